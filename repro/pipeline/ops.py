@@ -1,0 +1,47 @@
+"""The closed list of operations a training step is made of.
+
+Both executors emit spans for these and nothing else. Lane and category are stated here, once, and never
+guessed from a kernel's name: a rank that spins inside a collective for a straggler must not look busy, and
+host-staged traffic must not look like memory work.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+Lane = Literal["compute", "comm", "copy", "host"]
+Category = Literal["compute", "communication", "memory", "host", "wait"]
+
+
+class Op(Enum):
+    """One operation of a step: (name, lane, category)."""
+
+    DATA_LOAD = ("data_load", "host", "host")
+    LENGTHS_ALL_GATHER = ("lengths_all_gather", "comm", "communication")
+    CANDIDATES_ALL_GATHER = ("candidates_all_gather", "comm", "communication")
+    PARTITION = ("partition", "host", "host")
+    SAMPLES_ALL_TO_ALL = ("samples_all_to_all", "comm", "communication")
+    ID_SPLITS_ALL_TO_ALL = ("id_splits_all_to_all", "comm", "communication")
+    ID_ALL_TO_ALL = ("id_all_to_all", "comm", "communication")
+    LOOKUP = ("lookup", "compute", "compute")
+    EMBEDDING_ALL_TO_ALL = ("embedding_all_to_all", "comm", "communication")
+    DENSE_FORWARD = ("dense_forward", "compute", "compute")
+    DENSE_BACKWARD = ("dense_backward", "compute", "compute")
+    GRADIENT_ALL_TO_ALL = ("gradient_all_to_all", "comm", "communication")
+    ROW_UPDATE = ("row_update", "compute", "compute")
+    DENSE_ALL_REDUCE = ("dense_all_reduce", "comm", "communication")
+    OPTIMIZER_STEP = ("optimizer_step", "compute", "compute")
+
+    def __init__(self, label: str, lane: Lane, category: Category) -> None:
+        self.label = label
+        self.lane = lane
+        self.category = category
+
+
+OP_BY_LABEL: dict[str, Op] = {op.label: op for op in Op}
+
+EMBEDDING_COLLECTIVES: frozenset[Op] = frozenset(
+    {Op.ID_SPLITS_ALL_TO_ALL, Op.ID_ALL_TO_ALL, Op.EMBEDDING_ALL_TO_ALL, Op.GRADIENT_ALL_TO_ALL}
+)
+"""Collectives of the embedding exchange: what `exposed_embedding_ms` counts (paper, Fig. 9)."""
