@@ -14,8 +14,7 @@ import numpy as np
 from repro.config import RunConfig
 from repro.model.normalized_entropy import normalized_entropy
 from repro.timeline.ledger import PARTS, Ledger, bubble_metrics, build_ledger
-from repro.timeline.schema import Timeline
-from repro.tracking.record import Metric
+from repro.timeline.schema import Metric, Timeline
 
 NE_WINDOW = 0.25
 """Share of the run, from its end, over which the run's `ne` is taken."""
@@ -56,12 +55,11 @@ def summarize(config: RunConfig, result: RunResult) -> tuple[dict[str, Metric], 
     """Metrics of the run and one row a step under stable keys (`bubble/...`, `ledger/...`, `quality/...`)."""
     ledger = build_ledger(result.timeline)
     timed = ledger.after_warmup(config.warmup_steps)
-    values = bubble_metrics(timed, requests_per_step=config.global_batch)
-    values["sparsity_pct"] = (float(np.mean([facts.sparsity_pct for facts in result.facts])), "%")
+    metrics = bubble_metrics(timed, requests_per_step=config.global_batch)
+    metrics["sparsity_pct"] = Metric(value=float(np.mean([facts.sparsity_pct for facts in result.facts])), unit="%")
     if all(facts.loss_sum is not None for facts in result.facts):
         last = result.facts[-max(1, round(NE_WINDOW * len(result.facts))) :]
-        values["ne"] = (_ne(last), "log loss / base-rate entropy")
-    metrics = {name: Metric(value=float(value), unit=unit) for name, (value, unit) in values.items()}
+        metrics["ne"] = Metric(value=_ne(last), unit="log loss / base-rate entropy")
     return metrics, _step_rows(config, ledger, result.facts)
 
 
@@ -80,9 +78,9 @@ def _step_rows(config: RunConfig, ledger: Ledger, facts: list[StepFacts]) -> lis
             parts_ns={name: part[index : index + 1] for name, part in ledger.parts_ns.items()},
         )
         row: dict[str, Any] = {"step": fact.step, "warmup": index < config.warmup_steps}
-        for name, (value, _unit) in bubble_metrics(one, requests_per_step=fact.requests).items():
+        for name, metric in bubble_metrics(one, requests_per_step=fact.requests).items():
             group = "throughput" if name in ("qps", "step_ms") else "bubble"
-            row[f"{group}/{name}"] = float(value)
+            row[f"{group}/{name}"] = metric.value
         row["bubble/sparsity_pct"] = fact.sparsity_pct
         for part in PARTS:
             row[f"ledger/{part}_ms"] = float(one.part(part).mean() / 1e6)

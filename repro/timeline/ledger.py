@@ -11,7 +11,8 @@ Rule, for each instant of a rank, first match wins:
   5. nothing                           -> other_idle
 
 Example: two ranks, window 10 ms. Rank 0 computes 4 ms and enters an AllToAll; rank 1 computes 8 ms, enters it, and
-it takes 2 ms. Rank 0: useful 4, straggler 4, exposed 2. Rank 1: useful 8, exposed 2. Straggler % = mean(4/10, 0/10) = 20 %.
+it takes 2 ms. Rank 0: useful 4, straggler 4, exposed 2. Rank 1: useful 8, exposed 2.
+Straggler % = mean(4/10, 0/10) = 20 %.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 
 from repro.errors import InputError, RunError
 from repro.pipeline.ops import EMBEDDING_COLLECTIVES, Op
-from repro.timeline.schema import NO_COLLECTIVE, Timeline
+from repro.timeline.schema import NO_COLLECTIVE, Metric, Timeline
 
 COLLECTIVES: tuple[Op, ...] = tuple(op for op in Op if op.category == "communication")
 STRAGGLER = "straggler_wait"
@@ -51,7 +52,7 @@ class Ledger:
     """Part name -> int64 (T, R)."""
 
     def __post_init__(self) -> None:
-        total = sum(self.parts_ns.values())
+        total = np.sum(list(self.parts_ns.values()), axis=0)
         if not np.array_equal(total, np.broadcast_to(self.window_ns[:, None], total.shape)):
             raise RunError("bubble ledger: the parts do not sum to the window")
 
@@ -62,7 +63,7 @@ class Ledger:
     def exposed_ns(self, ops: frozenset[Op] | None = None) -> np.ndarray:
         """Exposed communication of `ops` (all collectives when None), int64 (T, R)."""
         chosen = COLLECTIVES if ops is None else tuple(ops)
-        exposed: np.ndarray = sum(self.parts_ns[f"exposed_{op.label}"] for op in chosen)
+        exposed: np.ndarray = np.sum([self.parts_ns[f"exposed_{op.label}"] for op in chosen], axis=0)
         return exposed
 
     def after_warmup(self, warmup_steps: int) -> Ledger:
@@ -192,8 +193,8 @@ def _contention(edges: np.ndarray, start: np.ndarray, end: np.ndarray, stretch: 
     return stretched
 
 
-def bubble_metrics(ledger: Ledger, *, requests_per_step: float) -> dict[str, tuple[float, str]]:
-    """Metrics of a ledger: name -> (value, unit).
+def bubble_metrics(ledger: Ledger, *, requests_per_step: float) -> dict[str, Metric]:
+    """Metrics of a ledger: by name.
 
     - straggler_pct: mean over ranks and steps of straggler wait / window (the paper's definition)
     - exposed_comm_ms, exposed_embedding_ms: exposed communication a step, mean over ranks
@@ -206,12 +207,12 @@ def bubble_metrics(ledger: Ledger, *, requests_per_step: float) -> dict[str, tup
     total_ns = window_T.sum() * computing.shape[1]
     step_ns = window_T.mean()
     return {
-        "straggler_pct": (100 * ledger.part(STRAGGLER).sum() / total_ns, "%"),
-        "exposed_comm_ms": (ledger.exposed_ns().mean() / 1e6, "ms"),
-        "exposed_embedding_ms": (ledger.exposed_ns(EMBEDDING_COLLECTIVES).mean() / 1e6, "ms"),
-        "bubble_pct": (100 * (1 - computing.sum() / total_ns), "%"),
-        "contention_pct": (100 * ledger.part("contention").sum() / total_ns, "%"),
-        "imbalance": (float(np.mean(computing.max(axis=1) / computing.mean(axis=1))), "max/mean"),
-        "step_ms": (step_ns / 1e6, "ms"),
-        "qps": (requests_per_step / (step_ns / 1e9), "requests/s"),
+        "straggler_pct": Metric(value=float(100 * ledger.part(STRAGGLER).sum() / total_ns), unit="%"),
+        "exposed_comm_ms": Metric(value=float(ledger.exposed_ns().mean() / 1e6), unit="ms"),
+        "exposed_embedding_ms": Metric(value=float(ledger.exposed_ns(EMBEDDING_COLLECTIVES).mean() / 1e6), unit="ms"),
+        "bubble_pct": Metric(value=float(100 * (1 - computing.sum() / total_ns)), unit="%"),
+        "contention_pct": Metric(value=float(100 * ledger.part("contention").sum() / total_ns), unit="%"),
+        "imbalance": Metric(value=float((np.mean(computing.max(axis=1) / computing.mean(axis=1)))), unit="max/mean"),
+        "step_ms": Metric(value=float(step_ns / 1e6), unit="ms"),
+        "qps": Metric(value=float(requests_per_step / (step_ns / 1e9)), unit="requests/s"),
     }

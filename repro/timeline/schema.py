@@ -23,6 +23,14 @@ from repro.pipeline.ops import OP_BY_LABEL
 NO_COLLECTIVE = -1
 
 
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One number read off a timeline, and its unit."""
+
+    value: float
+    unit: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
     """One operation on one rank."""

@@ -21,20 +21,12 @@ from typing import Any
 
 from repro.config import RunConfig, from_dict
 from repro.errors import InputError
-from repro.timeline.schema import Timeline
+from repro.timeline.schema import Metric, Timeline
 
 RECORD = "record.json"
 STEPS = "steps.jsonl"
 SPANS = "spans.parquet"
 RECORD_VERSION = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """One number of a run and its unit."""
-
-    value: float
-    unit: str
 
 
 @dataclass(frozen=True, kw_only=True)
