@@ -1,0 +1,143 @@
+"""Costs of one step: duration and bytes of every op on every rank, from the real lengths of its global batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from repro.config import RunConfig
+from repro.execution.simulated import communication, compute
+from repro.execution.simulated.clusters import Cluster
+from repro.execution.simulated.engine import StepCosts
+from repro.pipeline.ops import Op
+
+# S samples of one global batch, R ranks, N nodes
+
+_ID_BYTES = 8
+_LENGTH_BYTES = 8
+_LABEL_BYTES = 4
+_FLOAT32 = 4
+_HOST_SECONDS_PER_STEP = 6e-3
+_PARTITION_SECONDS_PER_SAMPLE = 100e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalBatch:
+    """One global batch, dealt to ranks. All arrays are int64 (S,), in global-batch order."""
+
+    uih: np.ndarray
+    """UIH length of each sample, capped."""
+    candidates: np.ndarray
+    """Candidates of each sample."""
+    origin: np.ndarray
+    """Rank whose reader delivered the sample."""
+    rank: np.ndarray
+    """Rank that trains it."""
+    uih_features: int
+    """Ids an event of the history carries."""
+    candidate_features: int
+    """Ids a candidate carries."""
+
+    def ids(self) -> np.ndarray:
+        """Ids, and therefore looked-up rows, of each sample, int64 (S,)."""
+        ids: np.ndarray = self.uih * self.uih_features + self.candidates * self.candidate_features
+        return ids
+
+
+def step_costs(config: RunConfig, cluster: Cluster, batch: GlobalBatch) -> StepCosts:
+    """Cost of every op that any arm's plan may hold."""
+    world = config.gpus
+    seconds: dict[Op, np.ndarray | float] = {}
+    sent: dict[Op, np.ndarray] = {}
+    seconds |= _local_work(config, cluster, batch)
+    for part in (_balancing(cluster, world, batch), _embedding_exchange(config, cluster, batch)):
+        seconds |= part[0]
+        sent |= part[1]
+    gradient_bytes = compute.dense_parameters(config.model) * _FLOAT32
+    seconds[Op.DENSE_ALL_REDUCE] = communication.all_reduce(cluster, world, total_bytes=gradient_bytes)
+    sent[Op.DENSE_ALL_REDUCE] = np.full(world, gradient_bytes)
+    return StepCosts(
+        duration_ns={
+            op: np.broadcast_to(np.rint(np.multiply(s, 1e9)), world).astype(np.int64) for op, s in seconds.items()
+        },
+        bytes={op: np.rint(sent_R).astype(np.int64) for op, sent_R in sent.items()},
+    )
+
+
+def _local_work(config: RunConfig, cluster: Cluster, batch: GlobalBatch) -> dict[Op, np.ndarray | float]:
+    model, world = config.model, config.gpus
+    forward_R, backward_R = compute.dense(model, cluster, batch.uih, batch.candidates, batch.rank, world)
+    rows_of_owner = float(batch.ids().sum()) / world
+    return {
+        Op.DATA_LOAD: _HOST_SECONDS_PER_STEP,
+        Op.PARTITION: _PARTITION_SECONDS_PER_SAMPLE * batch.uih.size + 2 * cluster.stream_sync,
+        Op.LOOKUP: compute.lookup(model, cluster, rows_of_owner),
+        Op.DENSE_FORWARD: forward_R,
+        Op.DENSE_BACKWARD: backward_R,
+        Op.ROW_UPDATE: compute.row_update(model, cluster, rows_of_owner, config.optimizer.sparse),
+        Op.OPTIMIZER_STEP: compute.optimizer_step(model, cluster),
+    }
+
+
+Part = tuple[dict[Op, float], dict[Op, np.ndarray]]
+"""Seconds of some collectives, and the bytes each rank sends in them, (R,)."""
+
+
+def _balancing(cluster: Cluster, world: int, batch: GlobalBatch) -> Part:
+    """The three stages of sequence load balancing. Of the third, only samples that change rank travel."""
+    held_R = np.bincount(batch.origin, minlength=world)
+    lengths_R = 2 * _LENGTH_BYTES * held_R  # UIH length and candidate count
+    composite_R = _LENGTH_BYTES * batch.candidate_features * held_R
+    sample_bytes = batch.ids() * _ID_BYTES + batch.candidates * _LABEL_BYTES + 2 * _LENGTH_BYTES
+    moves = batch.origin != batch.rank
+    origin, target, moved = batch.origin[moves], batch.rank[moves], sample_bytes[moves]
+    crosses = origin // cluster.gpus_per_node != target // cluster.gpus_per_node
+    seconds = {
+        Op.LENGTHS_ALL_GATHER: communication.all_gather(cluster, world, total_bytes=float(lengths_R.sum())),
+        Op.CANDIDATES_ALL_GATHER: communication.all_gather(cluster, world, total_bytes=float(composite_R.sum())),
+        Op.SAMPLES_ALL_TO_ALL: communication.all_to_all(
+            cluster,
+            world,
+            nic_bytes=_busiest(origin[crosses], target[crosses], moved[crosses], world),
+            nvlink_bytes=_busiest(origin[~crosses], target[~crosses], moved[~crosses], world),
+        ),
+    }
+    return seconds, {
+        Op.LENGTHS_ALL_GATHER: lengths_R,
+        Op.CANDIDATES_ALL_GATHER: composite_R,
+        Op.SAMPLES_ALL_TO_ALL: np.bincount(origin, weights=moved, minlength=world),
+    }
+
+
+def _busiest(origin: np.ndarray, target: np.ndarray, moved: np.ndarray, world: int) -> float:
+    """Most bytes any rank sends or receives."""
+    sent_R = np.bincount(origin, weights=moved, minlength=world)
+    received_R = np.bincount(target, weights=moved, minlength=world)
+    return float(max(sent_R.max(), received_R.max()))
+
+
+def _embedding_exchange(config: RunConfig, cluster: Cluster, batch: GlobalBatch) -> Part:
+    """Split sizes and ids to the owners, rows back, gradients to the owners. Owners receive equal shares (A11), so the
+    rank with the most ids is the busiest one each way."""
+    world = config.gpus
+    ids_R = np.bincount(batch.rank, weights=batch.ids(), minlength=world)
+    row_bytes = config.model.dim * _FLOAT32
+    splits_R = np.full(world, world * (batch.uih_features + batch.candidate_features) * _LENGTH_BYTES)
+
+    def seconds(buffer_R: np.ndarray) -> float:
+        nic, nvlink = communication.all_to_all_split(cluster, world)
+        largest = float(buffer_R.max())
+        return communication.all_to_all(cluster, world, nic_bytes=nic * largest, nvlink_bytes=nvlink * largest)
+
+    return {
+        Op.ID_SPLITS_ALL_TO_ALL: seconds(splits_R) + cluster.stream_sync,
+        Op.ID_ALL_TO_ALL: seconds(ids_R * _ID_BYTES),
+        Op.EMBEDDING_ALL_TO_ALL: seconds(ids_R * row_bytes),
+        Op.GRADIENT_ALL_TO_ALL: seconds(ids_R * row_bytes),
+    }, {
+        Op.ID_SPLITS_ALL_TO_ALL: splits_R,
+        Op.ID_ALL_TO_ALL: ids_R * _ID_BYTES,
+        Op.EMBEDDING_ALL_TO_ALL: np.full(world, ids_R.sum() / world * row_bytes),
+        Op.GRADIENT_ALL_TO_ALL: ids_R * row_bytes,
+    }
