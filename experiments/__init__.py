@@ -1,0 +1,27 @@
+"""Recipes: what is run, in which arms and modes, and which paper item it speaks to.
+
+A recipe is a typed value made from a baseline by its delta. `EXPERIMENTS` lists them in the order of the report.
+"""
+
+from __future__ import annotations
+
+from experiments import fig08a, ladder
+from experiments.experiment import Experiment
+from repro.errors import InputError
+
+EXPERIMENTS: tuple[Experiment, ...] = (ladder.EXPERIMENT, fig08a.EXPERIMENT)
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of that name.
+
+    Raises:
+        InputError: there is none.
+    """
+    for candidate in EXPERIMENTS:
+        if candidate.name == name:
+            return candidate
+    names = ", ".join(candidate.name for candidate in EXPERIMENTS)
+    raise InputError(
+        f"no experiment {name!r}; there are {names} (see `repro list`), or give a recipe file ending in .json"
+    )

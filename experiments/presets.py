@@ -1,0 +1,17 @@
+"""Named arms and models that recipes are made of."""
+
+from __future__ import annotations
+
+from repro.config import Arm, ModelConfig
+
+TORCHREC = Arm(name="torchrec")
+BALANCE = Arm(name="balance", partition="fbs")
+
+LADDER: tuple[Arm, ...] = (TORCHREC, BALANCE)
+"""Each rung is the one before plus one technique."""
+
+TINY = ModelConfig(name="tiny", layers=2, dim=32, heads=2)
+"""Small enough for CPU ranks."""
+
+HSTU_5L_512D = ModelConfig(name="hstu_5l_512d", layers=5, dim=512, heads=4, dense_dtype="bfloat16")
+"""The public DLRMv3 shape (5 layers, D=512, 4 heads of 128): generative-recommenders, dlrm_v3/configs.py."""

@@ -1,0 +1,220 @@
+"""`repro`: the command line. The top of the import order: it joins the library with recipes and data sources.
+
+Exit codes: 0 done, 1 a run failed, 2 bad input or usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import experiments
+from repro.config import RunConfig, from_dict, override
+from repro.errors import InputError, RunError
+
+USER_HASH_KEY = Path.home() / ".config" / "freescale-repro" / "user-hash.key"
+
+DESCRIPTION = """Open reproduction of FreeScale (arXiv 2604.24073): where distributed training of sequence
+recommendation models loses GPU time, and what balancing, prioritized exchange and SM-free transport win back.
+
+Every number is marked published (paper), measured or simulated."""
+
+EXAMPLES = """examples:
+  repro reproduce                           everything: data, runs, figures, report, notebooks
+  repro list                                which experiments there are
+  repro prepare movielens-100k              prepare one data set
+  repro run ladder                          run one experiment
+  repro run fig08a --set gpus=128           the same at another size
+  repro run ladder --mode measured --dry-run   print the resolved recipe and stop
+  repro report                              draw figures and results/report.html from what has been run
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.command(options)
+        return code
+    except InputError as error:
+        print(f"repro: {error}", file=sys.stderr)
+        return 2
+    except RunError as error:
+        print(f"repro: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("repro: interrupted; finished runs are kept, the same command goes on from here", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="repro", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(command=run)
+        return added
+
+    _add_folders(command("doctor", _doctor, "check this machine and say what to do"))
+    command("list", _list, "list experiments, their runs and data sets")
+
+    prepare = command("prepare", _prepare, "prepare a data set")
+    prepare.add_argument("name", help="data set, see `repro list`")
+    prepare.add_argument("--force", action="store_true", help="prepare again even if it is there")
+    prepare.add_argument("--dry-run", action="store_true", help="say what would be prepared, and stop")
+    _add_folders(prepare)
+
+    run = command("run", _run, "run an experiment; done runs are skipped")
+    run.add_argument("recipe", help="experiment name, or a recipe file (.json) as printed by --dry-run")
+    run.add_argument("--mode", choices=["measured", "simulated"], help="only the runs of this mode")
+    run.add_argument("--set", dest="assignments", action="append", default=[], metavar="PATH=VALUE",
+                     help="override a field of every run, e.g. --set batch=64 --set model.layers=3")  # fmt: skip
+    _add_run_options(run)
+
+    reproduce = command("reproduce", _reproduce, "prepare, run, draw and execute notebooks: everything, once")
+    _add_run_options(reproduce)
+
+    _add_folders(command("report", _report, "draw figures and write report.html from the runs there are"))
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, and exit code 2."""
+        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+
+def _add_folders(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of results (default: results)")
+    parser.add_argument("--data", type=Path, default=Path("data/prepared"),
+                        help="folder of prepared data sets (default: data/prepared)")  # fmt: skip
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    _add_folders(parser)
+    parser.add_argument("--wandb", choices=["auto", "online", "offline", "disabled"], default="auto",
+                        help="auto: online when logged in, else offline (default)")  # fmt: skip
+    parser.add_argument("--port", type=int, help="rendezvous port of measured runs (default: a free one)")
+    parser.add_argument("--force", action="store_true", help="repeat runs that are done")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be run, and stop")
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from repro.doctor import checks, print_checks
+
+    found = checks(options.results, options.data)
+    print_checks(found)
+    return 1 if any(check.state == "fail" for check in found) else 0
+
+
+def _list(_options: argparse.Namespace) -> int:
+    from data_prep import sources
+
+    print("Experiments")
+    for experiment in experiments.EXPERIMENTS:
+        print(f"  {experiment.name:<10} {experiment.figure}: {experiment.question}")
+        print(f"  {'':<10} {len(experiment.runs)} runs ({', '.join(experiment.modes)}), about {experiment.duration}; "
+              f"needs {', '.join(experiment.datasets)}")  # fmt: skip
+        print(f"  {'':<10} paper: {experiment.expected}")
+        print(f"  {'':<10} {experiment.command}")
+    print("Data sets")
+    for name in sources.names():
+        print(f"  {name:<18} repro prepare {name}")
+    return 0
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    _prepare_one(options.name, options.data, force=options.force, dry_run=options.dry_run)
+    return 0
+
+
+def _prepare_one(name: str, data: Path, *, force: bool = False, dry_run: bool = False) -> None:
+    from data_prep import sources
+
+    if name not in sources.names():
+        raise InputError(f"no data set {name!r}; there are {', '.join(sources.names())}")
+    if dry_run:
+        print(f"would prepare {name} in {data / name}")
+        return
+    sources.prepare(name, data, key_path=USER_HASH_KEY, force=force)
+
+
+def _run(options: argparse.Namespace) -> int:
+    runs, command = _resolve(options)
+    if options.dry_run:
+        print(json.dumps([run.to_dict() for run in runs], indent=2))
+        return 0
+    _run_all(runs, options, command)
+    print(f"done; draw the figures with `repro report --results {options.results}`")
+    return 0
+
+
+def _resolve(options: argparse.Namespace) -> tuple[tuple[RunConfig, ...], str]:
+    """The runs asked for, and the command that makes them again."""
+    runs = (
+        _read_recipe(Path(options.recipe))
+        if options.recipe.endswith(".json")
+        else experiments.experiment(options.recipe).runs
+    )
+    runs = tuple(override(run, options.assignments) for run in runs if options.mode in (None, run.mode))
+    if not runs:
+        raise InputError(f"{options.recipe} has no {options.mode} runs")
+    mode = [f"--mode {options.mode}"] if options.mode else []
+    return runs, " ".join(["repro run", options.recipe, *mode, *(f"--set {text}" for text in options.assignments)])
+
+
+def _read_recipe(path: Path) -> tuple[RunConfig, ...]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}); print a good one with `repro run ladder --dry-run`") from None
+    if not isinstance(raw, list):
+        raise InputError(f"{path}: must be a list of runs, as `repro run ladder --dry-run` prints")
+    try:
+        return tuple(from_dict(run) for run in raw)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _run_all(runs: tuple[RunConfig, ...], options: argparse.Namespace, command: str) -> None:
+    from repro.launch.runs import Workspace, run_all
+
+    workspace = Workspace(
+        results=options.results, data=options.data, wandb=options.wandb, port=options.port, force=options.force
+    )
+    run_all(runs, workspace, command)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from repro.report.build import build
+
+    build(options.results, experiments.EXPERIMENTS)
+    return 0
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    datasets = tuple(dict.fromkeys(name for experiment in experiments.EXPERIMENTS for name in experiment.datasets))
+    for name in datasets:
+        _prepare_one(name, options.data, dry_run=options.dry_run)
+    for experiment in experiments.EXPERIMENTS:
+        print(f"{experiment.name}: {experiment.question}")
+        if options.dry_run:
+            print(f"would do {len(experiment.runs)} runs ({', '.join(experiment.modes)}), about {experiment.duration}")
+        else:
+            _run_all(experiment.runs, options, experiment.command)
+    if not options.dry_run:
+        _report(options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

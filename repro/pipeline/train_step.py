@@ -1,0 +1,140 @@
+"""One training run of one rank, readable top to bottom: the path of a batch.
+
+read (data) -> exchange (balance) -> collate -> TorchRec pipeline: ids AllToAll -> lookup -> embeddings AllToAll ->
+dense forward -> loss -> dense backward -> gradients AllToAll, row update; dense AllReduce -> optimizer step
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.train_pipeline import TrainPipelineBase
+from torchrec.optim.optimizers import in_backward_optimizer_filter
+
+from repro.balance.exchange import BalancedExchange, Exchange, keep
+from repro.comm.groups import Groups
+from repro.comm.traced import traced_collectives
+from repro.config import RunConfig
+from repro.data.batch import JaggedBatch, collate
+from repro.data.dataset import PreparedDataset
+from repro.device import Device
+from repro.embedding.tables import embedding_collection, shard
+from repro.model.ranker import Ranker
+from repro.pipeline.instrument import instrument
+from repro.pipeline.ops import Op
+from repro.timeline.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """What one rank knows of one step."""
+
+    step: int
+    requests: int
+    labels: int
+    positives: int
+    uih_tokens: int
+    longest_uih: int
+    loss_sum: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The outcome on one rank: the model as trained, and its steps."""
+
+    model: DistributedModelParallel
+    steps: list[RankStep]
+
+
+def train(
+    config: RunConfig,
+    dataset: PreparedDataset,
+    device: Device,
+    groups: Groups,
+    recorder: Recorder,
+    on_step: Callable[[int], None] = lambda step: None,
+) -> Trained:
+    """Train `config.steps` global batches; collective: every rank of `groups` calls it.
+
+    Raises:
+        RunError: TorchRec did not shard, fuse or wrap as asked, or the ranks disagree on the data.
+    """
+    model, optimizer = build(config, dataset, device, groups, recorder)
+    pipeline = TrainPipelineBase(model, optimizer, device.torch_device)
+    in_flight: deque[JaggedBatch] = deque()
+    source = _batches(config, dataset, _exchange(config, groups, recorder), device, groups, recorder, in_flight)
+
+    losses: list[torch.Tensor] = []
+    trained: list[JaggedBatch] = []
+    with traced_collectives(recorder):
+        for step in range(config.steps):
+            recorder.begin_step(step)
+            loss_sum, _logit_C = pipeline.progress(source)
+            losses.append(loss_sum)
+            trained.append(in_flight.popleft())
+            on_step(step)
+    return Trained(
+        model, [_rank_step(i, b, float(loss)) for i, (b, loss) in enumerate(zip(trained, losses, strict=True))]
+    )
+
+
+def build(
+    config: RunConfig, dataset: PreparedDataset, device: Device, groups: Groups, recorder: Recorder
+) -> tuple[DistributedModelParallel, torch.optim.Optimizer]:
+    """The sharded model and the optimizer of its dense part, instrumented. A function of the config's seed alone."""
+    torch.manual_seed(config.seed)
+    features = dataset.manifest.features
+    ranker = Ranker(
+        embedding_collection(features, config.model.dim),
+        features,
+        config.model,
+        max_length=config.max_uih,
+        world=groups.world,
+    )
+    dense = ranker.dense
+    model = shard(ranker, config.optimizer, device, groups.main, config.seed)
+    replicated = dict(in_backward_optimizer_filter(model.named_parameters()))
+    optimizer = torch.optim.Adam(replicated.values(), lr=config.optimizer.dense_lr)
+    instrument(model, dense, optimizer, recorder)
+    return model, optimizer
+
+
+def _exchange(config: RunConfig, groups: Groups, recorder: Recorder) -> Exchange:
+    if config.arm.partition == "identity":
+        return keep
+    return BalancedExchange(config.arm.partition, groups.balance, recorder)
+
+
+def _batches(
+    config: RunConfig,
+    dataset: PreparedDataset,
+    exchange: Exchange,
+    device: Device,
+    groups: Groups,
+    recorder: Recorder,
+    in_flight: deque[JaggedBatch],
+) -> Iterator[JaggedBatch]:
+    """This rank's batches in order; each also goes into `in_flight`, oldest first."""
+    for t in range(config.steps):
+        with recorder.during(Op.DATA_LOAD):
+            rows = dataset.global_rows(t, config.global_batch)
+            block = dataset.read(rows[groups.rank :: groups.world], config.max_uih)
+            batch = device.pinned(collate(exchange(block), int(dataset.candidate_counts(rows).sum())))
+        in_flight.append(batch)
+        yield batch
+
+
+def _rank_step(step: int, batch: JaggedBatch, loss_sum: float) -> RankStep:
+    return RankStep(
+        step=step,
+        requests=int((batch.request_id >= 0).sum()),
+        labels=batch.labels.numel(),
+        positives=int(batch.labels.sum()),
+        uih_tokens=int(batch.uih_lengths.sum()),
+        longest_uih=int(batch.uih_lengths.max()),
+        loss_sum=loss_sum,
+    )

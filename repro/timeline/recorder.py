@@ -1,0 +1,196 @@
+"""Records the spans of one measured rank.
+
+The main lane is a state machine: at any time one compute or host op runs, or the rank waits inside a collective, or
+nothing is known to run. `switch` closes the running op and opens the next; `waiting` suspends it while the rank is
+blocked on a collective, so a rank that waits for a straggler never counts as computing. Collectives are recorded
+from the rank's arrival to their completion, on the comm lane.
+
+Marks are opaque and resolved to one clock when the run is over, because a CUDA event has no time until then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from repro.pipeline.ops import Op
+from repro.timeline.schema import NO_COLLECTIVE, Span
+
+COLLECTIVES_PER_OP = 1000
+"""Room for repeated collectives of one op in one step, in the numbering of collectives."""
+
+
+class Clock(Protocol):
+    """What the recorder needs of a device."""
+
+    def mark(self) -> Any:
+        """This point of the device's current stream."""
+
+    def resolve_ns(self, mark: Any) -> int:
+        """Host time of a mark; an int is host time already."""
+
+    def synchronize(self) -> None:
+        """Return when all marks have a time."""
+
+
+@dataclass(slots=True)
+class OpenCollective:
+    """A collective in flight."""
+
+    op: Op
+    step: int
+    number: int
+    bytes: int
+    on_device: bool
+    arrived: Any
+    overlap_allowed: bool
+    completed: Any = None
+
+
+@dataclass(slots=True)
+class _Closed:
+    op: Op
+    step: int
+    start: Any
+    end: Any
+
+
+class Recorder:
+    """Spans of one rank. Not thread safe: one recorder belongs to the rank's main thread."""
+
+    def __init__(self, clock: Clock, *, rank: int, transport: str) -> None:
+        self._clock = clock
+        self._rank = rank
+        self._transport = transport
+        self._step = 0
+        self._running: tuple[Op, Any] | None = None
+        self._label: Op | None = None
+        self._closed: list[_Closed] = []
+        self._collectives: list[OpenCollective] = []
+        self._issued: Counter[Op] = Counter()
+
+    @property
+    def running(self) -> Op | None:
+        """The op on the main lane now."""
+        return self._running[0] if self._running else None
+
+    @property
+    def label(self) -> Op | None:
+        """The op that the code now running says its collectives are, if it says so."""
+        return self._label
+
+    def begin_step(self, step: int) -> None:
+        """Spans from here on belong to `step`."""
+        self.switch(None)
+        self._step = step
+        self._issued.clear()
+
+    def switch(self, op: Op | None) -> None:
+        """The main lane now runs `op` (None: nothing known)."""
+        if self._running is not None:
+            running, since = self._running
+            self._closed.append(_Closed(running, self._step, since, self._now(running.lane != "host")))
+        self._running = (op, self._now(op.lane != "host")) if op is not None else None
+
+    @contextmanager
+    def labelled(self, op: Op) -> Iterator[None]:
+        """Collectives issued inside are `op`."""
+        before, self._label = self._label, op
+        try:
+            yield
+        finally:
+            self._label = before
+
+    def arrive(self, op: Op, *, sent_bytes: int, on_device: bool, overlap_allowed: bool) -> OpenCollective:
+        """This rank enters a collective now; `on_device` when its tensors are the device's, not the host's."""
+        number = list(Op).index(op) * COLLECTIVES_PER_OP + self._issued[op]
+        self._issued[op] += 1
+        opened = OpenCollective(op, self._step, number, sent_bytes, on_device, self._now(on_device), overlap_allowed)
+        self._collectives.append(opened)
+        return opened
+
+    @contextmanager
+    def during(self, op: Op) -> Iterator[None]:
+        """The main lane runs `op` inside, and what it ran before afterwards."""
+        before = self.running
+        self.switch(op)
+        try:
+            yield
+        finally:
+            self.switch(before)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The main lane is blocked on a collective; the suspended op resumes afterwards."""
+        suspended = self.running
+        self.switch(None)
+        try:
+            yield
+        finally:
+            self.switch(suspended)
+
+    def complete(self, collective: OpenCollective) -> None:
+        """The collective has ended for this rank, unless its completion is known already."""
+        if collective.completed is None:
+            collective.completed = self._now(collective.on_device)
+
+    def _now(self, on_device: bool) -> Any:
+        """Host work is timed by the host's clock: an event would say when the device got there."""
+        return self._clock.mark() if on_device else time.perf_counter_ns()
+
+    def spans(self) -> list[Span]:
+        """All spans so far, on the host clock. Ends the running op and synchronizes the device."""
+        self.switch(None)
+        self._clock.synchronize()
+        resolve = self._clock.resolve_ns
+        spans = []
+        for closed in self._closed:
+            start, end = resolve(closed.start), resolve(closed.end)
+            spans.append(self._span(closed.op, closed.step, start, end - start))
+        for opened in self._collectives:
+            if opened.completed is None:
+                continue
+            start, end = resolve(opened.arrived), resolve(opened.completed)
+            spans.append(
+                self._span(
+                    opened.op,
+                    opened.step,
+                    start,
+                    max(0, end - start),
+                    sent_bytes=opened.bytes,
+                    transport=self._transport,
+                    collective=opened.number,
+                    overlap_allowed=opened.overlap_allowed,
+                )
+            )
+        return spans
+
+    def _span(
+        self,
+        op: Op,
+        step: int,
+        start: int,
+        duration: int,
+        *,
+        sent_bytes: int = 0,
+        transport: str = "",
+        collective: int = NO_COLLECTIVE,
+        overlap_allowed: bool = False,
+    ) -> Span:
+        return Span(
+            step=step,
+            rank=self._rank,
+            lane=op.lane,
+            op=op.label,
+            category=op.category,
+            start_ns=start,
+            duration_ns=duration,
+            bytes=sent_bytes,
+            transport=transport,
+            collective=collective,
+            overlap_allowed=overlap_allowed,
+        )
