@@ -105,6 +105,8 @@ def build_ledger(timeline: Timeline) -> Ledger:
             parts[name][:, column] = part_T
         computing = mine & (category_N == "compute") & (stretch_N > 0)
         stretched = _contention(edges, start_N[computing], end_N[computing], stretch_N[computing])
+        # Kernels side by side are each stretched, but share the time they run in.
+        stretched = np.minimum(stretched, parts["useful_compute"][:, column])
         parts["contention"][:, column] = stretched
         parts["useful_compute"][:, column] -= stretched
     return Ledger(steps=steps_T, window_ns=np.diff(edges), parts_ns=parts)

@@ -183,9 +183,11 @@ def row_update(model: ModelConfig, cluster: Cluster, received_rows: float, optim
 
 
 def dense_parameters(model: ModelConfig) -> int:
-    """Replicated parameters: a layer's D x 4D and D x D projections with biases and two norms, and a D x D x 1 head."""
-    layer = 4 * model.dim * (model.dim + 1) + model.dim * (model.dim + 1) + 2 * 2 * model.dim
-    head = model.dim * (model.dim + 1) + model.dim + 1
+    """Replicated parameters: a layer's D x 4D and D x D projections with biases and two norms; a head of norm,
+    D x D and D x 1."""
+    norm = 2 * model.dim
+    layer = 5 * model.dim * (model.dim + 1) + 2 * norm
+    head = norm + model.dim * (model.dim + 1) + model.dim + 1
     return model.layers * layer + head
 
 

@@ -12,11 +12,11 @@ from repro.execution.simulated.clusters import Cluster
 from repro.execution.simulated.engine import StepCosts
 from repro.pipeline.ops import Op
 
-# S samples of one global batch, R ranks, N nodes
+# S samples of one global batch, R ranks
 
 _ID_BYTES = 8
 _LENGTH_BYTES = 8
-_LABEL_BYTES = 4
+_WORD_BYTES = 4
 _FLOAT32 = 4
 _HOST_SECONDS_PER_STEP = 6e-3
 _PARTITION_SECONDS_PER_SAMPLE = 100e-9
@@ -43,6 +43,14 @@ class GlobalBatch:
         """Ids, and therefore looked-up rows, of each sample, int64 (S,)."""
         ids: np.ndarray = self.uih * self.uih_features + self.candidates * self.candidate_features
         return ids
+
+    def packed_bytes(self) -> np.ndarray:
+        """Size of each sample on its way to another rank, int64 (S,): request id and time, an event's time and ids, a
+        candidate's ids and label, in the words of `repro.balance.packing`."""
+        event_words = 2 + self.uih_features
+        candidate_words = self.candidate_features + 1
+        packed: np.ndarray = _WORD_BYTES * (4 + event_words * self.uih + candidate_words * self.candidates)
+        return packed
 
 
 def step_costs(config: RunConfig, cluster: Cluster, batch: GlobalBatch) -> StepCosts:
@@ -88,10 +96,9 @@ def _balancing(cluster: Cluster, world: int, batch: GlobalBatch) -> Part:
     """The three stages of sequence load balancing. Of the third, only samples that change rank travel."""
     held_R = np.bincount(batch.origin, minlength=world)
     lengths_R = 2 * _LENGTH_BYTES * held_R  # UIH length and candidate count
-    composite_R = _LENGTH_BYTES * batch.candidate_features * held_R
-    sample_bytes = batch.ids() * _ID_BYTES + batch.candidates * _LABEL_BYTES + 2 * _LENGTH_BYTES
+    composite_R = _LENGTH_BYTES * held_R
     moves = batch.origin != batch.rank
-    origin, target, moved = batch.origin[moves], batch.rank[moves], sample_bytes[moves]
+    origin, target, moved = batch.origin[moves], batch.rank[moves], batch.packed_bytes()[moves]
     crosses = origin // cluster.gpus_per_node != target // cluster.gpus_per_node
     seconds = {
         Op.LENGTHS_ALL_GATHER: communication.all_gather(cluster, world, total_bytes=float(lengths_R.sum())),
