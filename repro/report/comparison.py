@@ -1,0 +1,126 @@
+"""Which runs may be compared: equal in everything but the arm and the seed.
+
+A number of one arm is only ever set against the baseline of the *same* setting (mode, data set, cluster, world size,
+cap, batch, model). Nothing here joins modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from repro.errors import InputError
+from repro.tracking.record import RunRecord
+
+BASELINE = "torchrec"
+ARM_ORDER = ("torchrec", "sdd", "balance", "balance+priority", "freescale")
+MODE_ORDER = ("paper", "simulated", "emulated", "measured")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Everything that decides a run's numbers but the arm and the seed."""
+
+    mode: str
+    dataset: str
+    cluster: str
+    gpus: int
+    max_uih: int
+    batch: int
+    model: str
+
+    @property
+    def world(self) -> str:
+        """World size in words."""
+        return f"{self.gpus} CPU ranks" if self.cluster.endswith("_cpu") else f"{self.gpus} GPUs"
+
+    def text(self) -> str:
+        """One line for captions and answers."""
+        return f"{self.mode}, {self.world}, {self.dataset}"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean over seeds, and the least and greatest value."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Spread of at least one value."""
+        return cls(mean=sum(values) / len(values), low=min(values), high=max(values))
+
+
+Group = dict[str, list[RunRecord]]
+"""Arm -> its runs (one a seed), in ladder order."""
+
+
+def setting_of(record: RunRecord) -> Setting:
+    """The setting of a run."""
+    config = record.config
+    return Setting(
+        mode=config.mode,
+        dataset=config.dataset,
+        cluster=config.cluster,
+        gpus=config.gpus,
+        max_uih=config.max_uih,
+        batch=config.batch,
+        model=config.model.name,
+    )
+
+
+def by_setting(records: Iterable[RunRecord]) -> dict[Setting, Group]:
+    """Runs by setting, then by arm; settings in the order figures show them."""
+    found: dict[Setting, Group] = {}
+    for record in records:
+        found.setdefault(setting_of(record), {}).setdefault(record.config.arm.name, []).append(record)
+    return {
+        setting: {arm: found[setting][arm] for arm in sorted(found[setting], key=arm_key)}
+        for setting in sorted(found, key=_setting_key)
+    }
+
+
+def arm_key(arm: str) -> tuple[int, str]:
+    """Sorting key: ladder order, peers after it."""
+    return (ARM_ORDER.index(arm) if arm in ARM_ORDER else len(ARM_ORDER), arm)
+
+
+def _setting_key(setting: Setting) -> tuple[object, ...]:
+    mode = MODE_ORDER.index(setting.mode)
+    return (mode, setting.dataset, setting.gpus, setting.max_uih, setting.batch, setting.cluster, setting.model)
+
+
+def spread(runs: Sequence[RunRecord], metric: str) -> Spread:
+    """A metric over the seeds of one arm.
+
+    Raises:
+        InputError: a run lacks the metric.
+    """
+    return Spread.of([run.metric(metric) for run in runs])
+
+
+def ratio_to_baseline(group: Group, arm: str, metric: str) -> Spread:
+    """A metric of `arm` over the baseline's, seed by seed where both ran it, else mean by mean.
+
+    Raises:
+        InputError: there is no baseline run in this setting, its metric is 0, or a run lacks the metric.
+    """
+    baseline = group.get(BASELINE)
+    if not baseline:
+        raise InputError(f"no {BASELINE} run to compare {arm} with in the same setting")
+    by_seed = {run.config.seed: run.metric(metric) for run in baseline}
+    mean = spread(baseline, metric).mean
+    if mean == 0 or 0 in by_seed.values():
+        raise InputError(f"{baseline[0].run_id}: {metric} is 0, so no ratio to it exists")
+    return Spread.of([run.metric(metric) / by_seed.get(run.config.seed, mean) for run in group[arm]])
+
+
+def latest_runs(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """Of runs of one experiment that differ in nothing a figure shows, keep the last started."""
+    kept: dict[object, RunRecord] = {}
+    for record in sorted(records, key=lambda r: r.provenance.started):
+        config = record.config
+        kept[(config.experiment, setting_of(record), config.arm.name, config.seed)] = record
+    return sorted(kept.values(), key=lambda r: (r.config.experiment, r.run_id))
