@@ -214,7 +214,7 @@ def bubble_metrics(ledger: Ledger, *, requests_per_step: float) -> dict[str, Met
         "exposed_embedding_ms": Metric(value=float(ledger.exposed_ns(EMBEDDING_COLLECTIVES).mean() / 1e6), unit="ms"),
         "bubble_pct": Metric(value=float(100 * (1 - computing.sum() / total_ns)), unit="%"),
         "contention_pct": Metric(value=float(100 * ledger.part("contention").sum() / total_ns), unit="%"),
-        "imbalance": Metric(value=float((np.mean(computing.max(axis=1) / computing.mean(axis=1)))), unit="max/mean"),
+        "imbalance": Metric(value=float(np.mean(computing.max(axis=1) / computing.mean(axis=1))), unit="max/mean"),
         "step_ms": Metric(value=float(step_ns / 1e6), unit="ms"),
         "qps": Metric(value=float(requests_per_step / (step_ns / 1e9)), unit="requests/s"),
     }
