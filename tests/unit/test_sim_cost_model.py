@@ -104,6 +104,13 @@ def test_moved_samples_cross_the_network_only_between_nodes():
     assert far.duration_ns[Op.SAMPLES_ALL_TO_ALL][0] == round(1e9 * (118e-6 + sample / (0.81 * 23.5e9)))
 
 
+def test_a_rank_that_receives_most_sets_the_pace_of_balancing():
+    """Four ranks of one node: three of them send a sample each to rank 3."""
+    costs = step_costs(config_of(4), H100_PAPER, batch_of([1000] * 4, [1] * 4, [3, 3, 3, 3], 4))
+    sample = 4 * (4 + 4 * 1000 + 2)
+    assert costs.duration_ns[Op.SAMPLES_ALL_TO_ALL].tolist() == [round(1e9 * (42e-6 + 3 * sample / 240e9))] * 4
+
+
 def test_compute_is_charged_to_the_rank_that_trains(batch):
     costs = step_costs(config_of(2), H100_PAPER, batch)
     forward, backward = compute.dense(

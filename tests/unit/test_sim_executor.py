@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from repro.balance.partition import fbs
 from repro.config import Arm, ModelConfig, RunConfig
 from repro.errors import InputError
 from repro.execution.base import RunResult, summarize
@@ -60,6 +61,20 @@ def test_one_span_for_every_step_rank_and_op_of_the_plan():
         expected = {(t, r, p.op.label) for t in range(4) for r in range(8) for p in step_plan(arm)}
         assert len(spans) == len(expected)
         assert {(s.step, s.rank, s.op) for s in spans} == expected
+
+
+def test_request_i_is_read_by_rank_i_mod_world_and_trained_where_the_partition_says():
+    """An event carries two ids, a candidate one. Bytes show who holds what, before and after balancing."""
+    data = Lengths(8 * 16 * 4)
+    uih, counts = np.minimum(data.lengths[:128], 4000), data.counts[:128]
+    reader = np.arange(128) % 8
+    for arm, trainer in ((TORCHREC, reader), (BALANCE, fbs(uih, 8))):
+        sent = {(s.op, s.rank): s.bytes for s in run(arm=arm).timeline.spans if s.step == 0}
+        ids = np.bincount(trainer, weights=2 * uih + counts)
+        assert [sent["id_all_to_all", rank] for rank in range(8)] == (8 * ids).tolist()
+    words = 4 + 4 * uih + 2 * counts
+    moved = np.bincount(reader, weights=4 * words * (reader != trainer))
+    assert [sent["samples_all_to_all", rank] for rank in range(8)] == moved.tolist()
 
 
 def test_facts_are_those_of_the_global_batches_and_equal_in_all_arms():
