@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from repro.errors import InputError
 from repro.tracking.record import RunRecord
 
 BASELINE = "torchrec"
@@ -36,7 +35,12 @@ class Setting:
 
     def text(self) -> str:
         """One line for captions and answers."""
-        return f"{self.mode}, {self.world}, {self.dataset}"
+        return f"{self.mode}, {self.world}, {self.dataset}, UIH {events(self.max_uih)}"
+
+
+def events(count: int) -> str:
+    """A number of events as people write it: 512, 21K."""
+    return f"{count / 1000:g}K" if count >= 1000 else str(count)
 
 
 @dataclass(frozen=True)
@@ -101,19 +105,21 @@ def spread(runs: Sequence[RunRecord], metric: str) -> Spread:
     return Spread.of([run.metric(metric) for run in runs])
 
 
-def ratio_to_baseline(group: Group, arm: str, metric: str) -> Spread:
-    """A metric of `arm` over the baseline's, seed by seed where both ran it, else mean by mean.
+def ratio_to_baseline(group: Group, arm: str, metric: str) -> Spread | None:
+    """A metric of `arm` over the baseline's, seed by seed where both ran it, else over the baseline's mean.
+
+    None when the setting has no baseline run, or its metric is 0 (no ratio exists).
 
     Raises:
-        InputError: there is no baseline run in this setting, its metric is 0, or a run lacks the metric.
+        InputError: a run lacks the metric.
     """
     baseline = group.get(BASELINE)
     if not baseline:
-        raise InputError(f"no {BASELINE} run to compare {arm} with in the same setting")
+        return None
     by_seed = {run.config.seed: run.metric(metric) for run in baseline}
     mean = spread(baseline, metric).mean
     if mean == 0 or 0 in by_seed.values():
-        raise InputError(f"{baseline[0].run_id}: {metric} is 0, so no ratio to it exists")
+        return None
     return Spread.of([run.metric(metric) / by_seed.get(run.config.seed, mean) for run in group[arm]])
 
 

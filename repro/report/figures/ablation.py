@@ -17,6 +17,7 @@ from repro.report.comparison import (
     Spread,
     arm_key,
     by_setting,
+    events,
     ratio_to_baseline,
     spread,
 )
@@ -47,7 +48,7 @@ def ablation_bars(records: Sequence[RunRecord], published: Sequence[PaperValue] 
     milliseconds of a CPU and of a simulated GPU share no axis.
 
     Raises:
-        InputError: no runs, a setting without its baseline, or a run without one of the metrics.
+        InputError: no runs, or a run without one of the metrics.
     """
     if not records:
         raise InputError("ablation bars need at least one run")
@@ -61,6 +62,11 @@ def ablation_bars(records: Sequence[RunRecord], published: Sequence[PaperValue] 
             figure.subplots(len(_PANELS), 1, sharex=True), panels, _PANELS, strict=True
         ):
             _draw(axes, bars, groups, arms, label)
+            for x, group in enumerate(groups):
+                if any(bar.group == group for bar in bars):
+                    continue
+                reason = "not published" if group.startswith("paper") else f"no {BASELINE} run"
+                axes.text(x, 0.5, reason, transform=axes.get_xaxis_transform(), ha="center", style="italic")
             axes.set_title(title)
         axes.set_xticks(range(len(groups)), groups)
         handles = [*arm_handles(arms), *mode_handles(modes)]
@@ -80,11 +86,12 @@ def ablation_values(records: Sequence[RunRecord], published: Sequence[PaperValue
     for setting, group in by_setting(records).items():
         for arm in group:
             value = _value(group, arm, metric)
-            bars.append(Bar(_label(setting), setting.mode, arm, value))
+            if value is not None:
+                bars.append(Bar(_label(setting), setting.mode, arm, value))
     return bars
 
 
-def _value(group: Group, arm: str, metric: str) -> Spread:
+def _value(group: Group, arm: str, metric: str) -> Spread | None:
     return spread(group[arm], metric) if metric == "straggler_pct" else ratio_to_baseline(group, arm, metric)
 
 
@@ -93,7 +100,7 @@ def _exact(value: PaperValue) -> Spread:
 
 
 def _label(setting: Setting) -> str:
-    return f"{setting.mode}\n{setting.world}\n{setting.dataset}"
+    return f"{setting.mode}\n{setting.world}\n{setting.dataset}\nUIH {events(setting.max_uih)}, batch {setting.batch}"
 
 
 def _draw(axes: Axes, bars: list[Bar], groups: list[str], arms: list[str], label: str) -> None:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from repro.errors import InputError
-from repro.report.comparison import Spread, arm_key, by_setting, spread
+from repro.report.comparison import Spread, arm_key, by_setting, events, spread
 from repro.report.published import PaperValue
 from repro.report.style import ARM_LINE, MODE_MARKER, WIDTH, arm_colour, styled
 from repro.tracking.record import RunRecord
@@ -52,10 +52,10 @@ def straggler_against_uih(records: Sequence[RunRecord], published: Sequence[Pape
                     _draw_published(axes, value)
             axes.set_xscale("log", base=2)
             ticks = sorted({uih for curve in panel.values() for uih in curve})
-            axes.set_xticks(ticks, [_thousands(tick) for tick in ticks])
+            axes.set_xticks(ticks, [events(tick) for tick in ticks])
             axes.minorticks_off()
             axes.set_xlabel("max UIH, events (log scale)")
-            axes.set_title(f"{mode}, {gpus} ranks, {dataset}")
+            axes.set_title(f"{mode}, {gpus} GPUs, {dataset}")
             axes.set_ylim(bottom=0)
             axes.margins(x=0.08)
         panels[0].set_ylabel("straggler wait, % of step")
@@ -93,7 +93,3 @@ def _draw_published(axes: Axes, value: PaperValue) -> None:
         color=arm_colour(value.arm),
         label=f"{value.arm}, paper {value.figure} ({value.confidence}): {value.text()}",
     )
-
-
-def _thousands(events: int) -> str:
-    return f"{events / 1000:g}K" if events >= 1000 else str(events)

@@ -1,0 +1,74 @@
+"""What each metric means: formula and unit, before any value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One metric of `summary.json`."""
+
+    metric: str
+    unit: str
+    formula: str
+    meaning: str
+
+
+DEFINITIONS: tuple[Definition, ...] = (
+    Definition(
+        "straggler_pct",
+        "%",
+        "100 × Σ straggler wait / Σ step, over ranks and timed steps",
+        "Time a rank stands in a collective that not all ranks have entered yet. The paper's straggler percentage.",
+    ),
+    Definition(
+        "exposed_comm_ms",
+        "ms a step",
+        "mean over ranks and timed steps of Σ over collectives of time moving bytes while no compute runs",
+        "Communication that is not hidden behind computation. Waiting for the last rank is not in it.",
+    ),
+    Definition(
+        "exposed_embedding_ms",
+        "ms a step",
+        "the same, over the embedding exchange only (ID splits, IDs, embeddings, gradients)",
+        "What prioritized updates attack (paper, Fig. 9).",
+    ),
+    Definition(
+        "bubble_pct",
+        "%",
+        "100 × (1 − Σ compute / Σ step)",
+        "Share of a step in which a rank computes nothing: stragglers, exposed communication, host, idle.",
+    ),
+    Definition(
+        "contention_pct",
+        "%",
+        "100 × Σ (compute − its duration alone) / Σ step",
+        "Compute stretched by communication that runs beside it; 0 where no reference duration is known.",
+    ),
+    Definition(
+        "imbalance", "max / mean", "mean over steps of max over ranks / mean over ranks of compute", "1 is even."
+    ),
+    Definition(
+        "step_ms", "ms", "mean over timed steps of the window", "From the last rank's end of one step to the next."
+    ),
+    Definition("qps", "requests/s", "requests in a global batch / mean step", "Over all ranks together."),
+    Definition(
+        "sparsity_pct",
+        "%",
+        "100 × (1 − mean UIH / longest UIH of the global batch), mean over steps",
+        "Padding needed if every sample were padded to the longest.",
+    ),
+    Definition(
+        "ne",
+        "log loss / base-rate entropy",
+        "Σ log loss / (labels × H(positives / labels)), last quarter of steps",
+        "Normalized entropy. Each batch is scored before it is trained on. Lower is better; 1 is no better than "
+        "the base rate.",
+    ),
+)
+
+LEDGER_RULE = (
+    "For each instant of a rank the first that holds: compute runs; a collective moves bytes; a collective waits for "
+    "its last rank; host work runs; nothing. So the parts of a step sum to the step exactly, on every rank."
+)
