@@ -1,0 +1,93 @@
+"""Without this, a mistyped recipe would run something else than was meant, or fail late with a page of Python.
+
+Not covered: whether a valid recipe is sensible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import experiments
+from repro.config import Arm, ModelConfig, RunConfig, from_dict, override
+from repro.errors import InputError
+
+CONFIG = experiments.EXPERIMENTS[0].runs[0]
+
+
+def test_every_recipe_survives_json() -> None:
+    for experiment in experiments.EXPERIMENTS:
+        for run in experiment.runs:
+            assert from_dict(run.to_dict()) == run
+            assert run.experiment == experiment.name
+
+
+def test_no_two_runs_of_a_recipe_are_the_same() -> None:
+    for experiment in experiments.EXPERIMENTS:
+        assert len({run.fingerprint() for run in experiment.runs}) == len(experiment.runs)
+
+
+def test_the_fingerprint_follows_every_field() -> None:
+    assert replace(CONFIG, seed=1).fingerprint() != CONFIG.fingerprint()
+    assert override(CONFIG, ["model.layers=7"]).fingerprint() != CONFIG.fingerprint()
+    assert override(CONFIG, [f"batch={CONFIG.batch}"]).fingerprint() == CONFIG.fingerprint()
+
+
+def test_override_reaches_nested_fields_and_keeps_types() -> None:
+    changed = override(CONFIG, ["model.layers=7", "optimizer.sparse_lr=0.5", "dataset=synthetic"])
+    assert (changed.model.layers, changed.optimizer.sparse_lr, changed.dataset) == (7, 0.5, "synthetic")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("batch", "path=value"),
+        ("batch=many", "not of type int"),
+        ("batch=0", "batch: must be >= 1"),
+        ("model.depth=3", "no such field"),
+        ("modle.layers=3", "no such field"),
+        ("model=3", "is a group"),
+        ("arm.partition=random", "'random' is not one of 'identity', 'fbs'"),
+        ("model.heads=5", "must divide model.dim"),
+        ("warmup_steps=1000", "warmup_steps: must be in"),
+        ("optimizer.sparse_lr=-1", "must be > 0"),
+        ("optimizer.sparse=adam", "optimizer.sparse"),
+    ],
+)
+def test_a_bad_override_names_the_field(assignment: str, says: str) -> None:
+    with pytest.raises(InputError, match=says) as raised:
+        override(CONFIG, [assignment])
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"batch": "32"}, "batch: must be of type int"),
+        ({"batch": True}, "batch: must be of type int"),
+        ({"extra": 1}, "unknown field extra"),
+        ({"model": 3}, "model: must be a table"),
+        ({"model": {"name": "x"}}, "model.layers: is missing"),
+        ({"mode": "guessed"}, "mode: 'guessed' is not one of"),
+    ],
+)
+def test_a_bad_recipe_names_the_field(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        from_dict({**CONFIG.to_dict(), **change})
+
+
+def test_a_missing_field_is_named() -> None:
+    raw = CONFIG.to_dict()
+    del raw["gpus"]
+    with pytest.raises(InputError, match="gpus: is missing"):
+        from_dict(raw)
+
+
+def test_configs_are_frozen_and_keyword_only() -> None:
+    with pytest.raises(AttributeError):
+        CONFIG.batch = 3  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Arm("torchrec")  # type: ignore[misc]
+    assert RunConfig.__dataclass_params__.frozen and ModelConfig.__dataclass_params__.frozen  # type: ignore[attr-defined]
