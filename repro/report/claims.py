@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from repro.report.comparison import Group, Setting, Spread, by_setting, events, ratio_to_baseline, spread
 from repro.report.figures.quality import ne_differences
-from repro.report.published import PaperValue
+from repro.report.published import PaperValue, with_unit
 from repro.report.tables import UIH_TOLERANCE
 from repro.tracking.record import RunRecord
 
@@ -82,7 +82,9 @@ def _finding(groups: dict[Setting, Group], value: PaperValue, mode: str) -> Find
     if best is None:
         return None
     _, setting, found = best
-    return Finding(text=f"{_number(found.mean)} {value.unit}", differs=_differences(setting, value))
+    if value.unit == "ms" and setting.cluster.endswith("_cpu"):
+        return Finding(text="CPU time, not compared", differs=_differences(setting, value))
+    return Finding(text=with_unit(_number(found.mean), value.unit), differs=_differences(setting, value))
 
 
 def _evaluate(group: Group, value: PaperValue) -> Spread | None:

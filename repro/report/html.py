@@ -41,6 +41,7 @@ def render(
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     shown = [claim for claim in claims if claim.has_runs or claim.published.confidence == "A"]
+    shown.sort(key=lambda claim: claim.published.confidence)
     return template.render(
         fingerprint=fingerprint,
         figures=[drawn.figure.name for section in sections for drawn in section.illustrations],

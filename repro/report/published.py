@@ -51,4 +51,9 @@ class PaperValue:
     def text(self) -> str:
         """The value as people write it: `~ 2.4 %`, `> 20 %`."""
         prefix = "" if self.relation == "=" else f"{self.relation} "
-        return f"{prefix}{self.value:g} {self.unit}"
+        return prefix + with_unit(f"{self.value:g}", self.unit)
+
+
+def with_unit(number: str, unit: str) -> str:
+    """A number with its unit: `22 %`, `9×`."""
+    return f"{number}×" if unit == "x" else f"{number} {unit}"

@@ -47,6 +47,7 @@ RC: dict[str, Any] = {
     "axes.titleweight": "bold",
     "axes.labelcolor": INK,
     "axes.edgecolor": INK,
+    "axes.facecolor": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
