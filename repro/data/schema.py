@@ -3,8 +3,10 @@
 A prepared data set is a folder:
 
     manifest.json               what it is, where it came from, checksums, counts (written last)
-    events-00000.parquet ...    one row an event, sorted by (user, time, source order)
+    events-00000.parquet ...    one row an event, sorted by (user, time, source order); users in the order of their
+                                first event, so that nothing depends on a hash's value
     requests-00000.parquet ...  one row a request, sorted by (time, source order)
+    columns/                    the reader's memory-mapped copy, made on first use; may be deleted
 
 A request's history (UIH) is a range of event rows, `uih_begin <= row < uih_end`, all of one user and all strictly
 before the request's time. It is read by range and never copied into the sample: a 21K-event history repeated for
@@ -30,6 +32,8 @@ from repro.errors import InputError
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+COLUMNS = "columns"
+CANDIDATE_PREFIX = "candidate_"
 
 EVENT_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("user", pa.int64()),  # keyed hash
@@ -37,16 +41,13 @@ EVENT_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
 )
 """Fields of every event; after them one int32 column a feature listed in the manifest."""
 
-REQUESTS = pa.schema(
-    [
-        ("user", pa.int64()),
-        ("time", pa.int64()),
-        ("uih_begin", pa.int64()),  # global event row, inclusive
-        ("uih_end", pa.int64()),  # global event row, exclusive
-        ("candidate_item", pa.list_(pa.int32())),
-        ("label", pa.list_(pa.float32())),  # 0 or 1, one a candidate
-    ]
+REQUEST_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
+    ("user", pa.int64()),  # keyed hash
+    ("time", pa.int64()),  # milliseconds; that of the first candidate
+    ("uih_begin", pa.int64()),  # global event row, inclusive
+    ("uih_end", pa.int64()),  # global event row, exclusive
 )
+"""Fields of every request; after them the lists of `request_schema`, one entry a candidate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,17 @@ class Manifest:
 def event_schema(features: tuple[Feature, ...]) -> pa.Schema:
     """Arrow schema of the event shards."""
     return pa.schema([*EVENT_FIELDS, *((feature.name, pa.int32()) for feature in features)])
+
+
+def request_schema(features: tuple[Feature, ...]) -> pa.Schema:
+    """Arrow schema of the request shards; one list column `candidate_<feature>` a feature that candidates carry."""
+    return pa.schema(
+        [
+            *REQUEST_FIELDS,
+            *((CANDIDATE_PREFIX + feature.name, pa.list_(pa.int32())) for feature in features if feature.of_candidate),
+            ("label", pa.list_(pa.float32())),  # 0 or 1, one a candidate
+        ]
+    )
 
 
 def read_manifest(folder: Path) -> Manifest:
