@@ -43,8 +43,8 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         number="A3",
         statement="A thread block of the attention kernel is 128 query rows of one head, as in the kernel of A1. "
         "With one block a (sample, head), which the paper's remark on intra-kernel stragglers suggests, "
-        "one history at the 21K cap bounds the kernel of every rank that holds one, and the baseline "
-        "would barely straggle; that variant is `samples`.",
+        "one history at the 21K cap bounds the kernel of every rank that holds one, whatever else it holds: "
+        "steps grow several-fold and the baseline straggles less than half as much; that variant is `samples`.",
         source="recsys-examples kernel tiling; paper, technique 1",
         confidence="L",
     ),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from repro.balance.partition import assign
 from repro.config import RunConfig
+from repro.data.dataset import PreparedDataset
 from repro.errors import InputError
 from repro.execution.base import RunResult, StepFacts, sparsity_pct
 from repro.execution.simulated.assumptions import ASSUMPTIONS
@@ -16,9 +16,6 @@ from repro.execution.simulated.clusters import Cluster, cluster
 from repro.execution.simulated.cost_model import GlobalBatch, step_costs
 from repro.execution.simulated.engine import place, to_timeline
 from repro.pipeline.step_plan import step_plan
-
-if TYPE_CHECKING:  # the reader is an argument, so a simulation needs none of its imports
-    from repro.data.dataset import PreparedDataset
 
 TRANSPORT = "simulated-nccl"
 
