@@ -7,6 +7,7 @@ put in after it (the convention of papermill), so that the notebook on disk stay
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -70,7 +71,9 @@ def _execute(path: Path, content: str, results: Path) -> str:
 
     notebook = nbformat.reads(content, as_version=4)
     position = _parameters_cell(notebook, path)
-    notebook.cells.insert(position + 1, nbformat.v4.new_code_cell(f"results = Path({str(results)!r})"))
+    # Relative, so that a page which is shared does not carry the paths of the machine it was made on.
+    relative = os.path.relpath(results, path.parent)
+    notebook.cells.insert(position + 1, nbformat.v4.new_code_cell(f"results = Path({relative!r})"))
     client = NotebookClient(notebook, timeout=_CELL_SECONDS, resources={"metadata": {"path": str(path.parent)}})
     client.create_kernel_manager().kernel_spec.argv = _kernel_command()
     try:
