@@ -74,12 +74,18 @@ def _execute(path: Path, content: str, results: Path) -> str:
     # Relative, so that a page which is shared does not carry the paths of the machine it was made on.
     relative = os.path.relpath(results, path.parent)
     notebook.cells.insert(position + 1, nbformat.v4.new_code_cell(f"results = Path({relative!r})"))
-    client = NotebookClient(notebook, timeout=_CELL_SECONDS, resources={"metadata": {"path": str(path.parent)}})
+    started: list[int] = []
+    client = NotebookClient(
+        notebook,
+        timeout=_CELL_SECONDS,
+        resources={"metadata": {"path": str(path.parent)}},
+        on_cell_execute=lambda cell, cell_index: started.append(cell_index),
+    )
     client.create_kernel_manager().kernel_spec.argv = _kernel_command()
     try:
         client.execute()
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        raise RunError(f"{path}, {_failed_cell(notebook, position)}: {_last_line(error)}") from None
+        raise RunError(f"{path}, {_cell_number(notebook, started, position)}: {_last_line(error)}") from None
     # Empty addresses: the page must not fetch anything when it is opened.
     exporter = HTMLExporter(mathjax_url="", require_js_url="", jquery_url="", embed_images=True)
     html, _ = exporter.from_notebook_node(notebook)
@@ -104,18 +110,12 @@ def _parameters_cell(notebook: Any, path: Path) -> int:
     raise InputError(f"{path}: no cell is tagged `parameters`, so its results folder cannot be set")
 
 
-def _failed_cell(notebook: Any, parameters: int) -> str:
-    """Number of the failed cell as the reader of the notebook on disk counts code cells, from 1."""
-    number = 0
-    for index, cell in enumerate(notebook.cells):
-        if cell.cell_type != "code":
-            continue
-        number += index != parameters + 1
-        started = cell.metadata.get("execution", {})
-        failed = any(output.output_type == "error" for output in cell.get("outputs", []))
-        if failed or ("iopub.execute_input" in started and "shell.execute_reply" not in started):
-            return f"code cell {number}"
-    return "before its first cell"
+def _cell_number(notebook: Any, started: list[int], parameters: int) -> str:
+    """The last started cell as a reader of the notebook on disk counts code cells, from 1."""
+    if not started:
+        return "before its first cell"
+    code = [index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code" and index != parameters + 1]
+    return f"code cell {sum(index <= started[-1] for index in code)}"
 
 
 def _last_line(error: BaseException) -> str:

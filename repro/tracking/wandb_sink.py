@@ -145,7 +145,7 @@ def _log(
 def _offline_status(run_folder: Path, *, expected: int) -> str:
     (run_file,) = run_folder.glob("run-*.wandb")
     kept = count_history_rows(run_file)
-    where = f"results/wandb/{run_folder.name}"
+    where = f"wandb/{run_folder.name}"
     if kept != expected:
         raise OSError(f"{where} kept {kept} of {expected} rows (disk full?); the rows in {STEPS} are complete")
     return f"offline: {where}, {kept} rows"

@@ -43,7 +43,7 @@ def test_offline_run_is_written_and_counted(record: RunRecord, png: Path, tmp_pa
     status = publish(record, rows, {"ledger": png}, "offline", tmp_path, lines.append)
 
     assert status["jsonl"] == "steps.jsonl"
-    assert status["wandb"].startswith("offline: results/wandb/offline-run-")
+    assert status["wandb"].startswith("offline: wandb/offline-run-")
     assert status["wandb"].endswith(f", {len(rows)} rows")
     (run_file,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
     assert count_history_rows(run_file) == len(rows)
