@@ -14,6 +14,7 @@ import dataclasses
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ PROJECT = "freescale-repro"
 WandbMode = Literal["auto", "online", "offline", "disabled"]
 _INIT_SECONDS = 30
 _FINISH_SECONDS = 120
+_FLUSH_SECONDS = 5.0
 
 
 def publish_wandb(
@@ -144,10 +146,13 @@ def _log(
 
 def _offline_status(run_folder: Path, *, expected: int) -> str:
     (run_file,) = run_folder.glob("run-*.wandb")
-    kept = count_history_rows(run_file)
+    # `finish` returns a few milliseconds before W&B's service has flushed the file.
+    deadline = time.monotonic() + _FLUSH_SECONDS
+    while (kept := count_history_rows(run_file)) < expected and time.monotonic() < deadline:
+        time.sleep(0.05)
     where = f"wandb/{run_folder.name}"
     if kept != expected:
-        raise OSError(f"{where} kept {kept} of {expected} rows (disk full?); the rows in {STEPS} are complete")
+        raise OSError(f"{where} kept {kept} of {expected} rows (disk full?)")
     return f"offline: {where}, {kept} rows"
 
 

@@ -128,6 +128,7 @@ def test_folder_that_is_a_file_is_one_warning(record: RunRecord, tmp_path: Path)
 
 def test_lost_rows_are_noticed(record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(wandb_sink, "count_history_rows", lambda _: 2)
+    monkeypatch.setattr(wandb_sink, "_FLUSH_SECONDS", 0.1)
     assert "kept 2 of 6 rows" in _assert_only_warned(record, tmp_path)
 
 
@@ -145,6 +146,13 @@ def _assert_only_warned(record: RunRecord, results: Path) -> str:
     assert read_record(record.folder).metrics == record.metrics
     assert dict(os.environ) == environment
     return status["wandb"]
+
+
+def test_rows_flushed_late_are_waited_for(record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = iter([0, 3, 6])
+    monkeypatch.setattr(wandb_sink, "count_history_rows", lambda _: next(seen))
+    status = publish(record, record.steps(), {}, "offline", tmp_path, lambda _: None)
+    assert status["wandb"].endswith(", 6 rows")
 
 
 def test_unknown_mode_is_the_users_error(record: RunRecord, tmp_path: Path) -> None:
