@@ -97,7 +97,7 @@ before 20K.
 
 SYNTHETIC_TINY = SyntheticLog(
     name="synthetic-tiny",
-    users=300,
+    users=500,
     length_mu=4.0,
     length_sigma=0.8,
     length_floor=5,

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +28,6 @@ from repro.errors import InputError
 
 EVENT_PREFIX = "event_"
 BATCH_ROWS = 1 << 18
-
-Allocate = Callable[[str, np.dtype, int], np.ndarray]
 
 
 def open_columns(folder: Path, manifest: Manifest) -> dict[str, np.ndarray]:
@@ -49,7 +49,9 @@ def open_columns(folder: Path, manifest: Manifest) -> dict[str, np.ndarray]:
         except OSError:
             return _fill(folder, manifest, lambda _, dtype, rows: np.empty(rows, dtype))
         try:
-            _fill(folder, manifest, lambda name, dtype, rows: _new_file(partial / f"{name}.npy", dtype, rows))
+            columns = _fill(folder, manifest, lambda name, dtype, rows: _new_file(partial / f"{name}.npy", dtype, rows))
+            for column in columns.values():
+                column.flush()  # on disk before the rename: other hosts must not see holes, nor we after a power cut
             # Another process may have been first; its columns are the same.
             with contextlib.suppress(OSError):
                 partial.rename(ready)
@@ -86,19 +88,21 @@ def _shapes(manifest: Manifest) -> dict[str, tuple[np.dtype, int]]:
 
 def _partial(columns: Path) -> Path:
     columns.mkdir(exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=".partial-", dir=columns))
+    partial = columns / f".partial-{secrets.token_hex(8)}"
+    partial.mkdir()  # not tempfile's 0700: colleagues who may read the data set may read its columns
+    return partial
 
 
-def _new_file(path: Path, dtype: np.dtype, rows: int) -> np.ndarray:
-    if rows == 0:  # an empty file cannot be mapped
-        np.save(path, np.empty(0, dtype))
-        return np.empty(0, dtype)
-    return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(rows,))
+def _new_file(path: Path, dtype: np.dtype, rows: int) -> np.memmap:
+    column = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(rows,))
+    with path.open("r+b") as file:  # a full disk shows here as an error, later it would kill the process (SIGBUS)
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return column
 
 
 def _map(path: Path, dtype: np.dtype, rows: int, folder: Path) -> np.ndarray:
     try:
-        column = np.load(path, mmap_mode="r" if rows else None, allow_pickle=False)
+        column = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: unreadable ({error}); {_fix(folder)}") from None
     if column.dtype != dtype or column.shape != (rows,):
@@ -107,16 +111,19 @@ def _map(path: Path, dtype: np.dtype, rows: int, folder: Path) -> np.ndarray:
     return column.view(np.ndarray)
 
 
-def _fill(folder: Path, manifest: Manifest, allocate: Allocate) -> dict[str, np.ndarray]:
+Column = TypeVar("Column", bound=np.ndarray)
+
+
+def _fill(folder: Path, manifest: Manifest, allocate: Callable[[str, np.dtype, int], Column]) -> dict[str, Column]:
     columns = {name: allocate(name, dtype, rows) for name, (dtype, rows) in _shapes(manifest).items()}
-    user_begin = _fill_events(folder, manifest, columns)
+    users = _fill_events(folder, manifest, columns)
     _fill_requests(folder, manifest, columns)
-    _check_requests(folder, columns, user_begin)
+    _check_requests(folder, columns, users)
     return columns
 
 
-def _fill_events(folder: Path, manifest: Manifest, columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Fill the event columns; returns the first row of each user, int64 (users,), and beside it the user's hash."""
+def _fill_events(folder: Path, manifest: Manifest, columns: dict[str, Any]) -> np.ndarray:
+    """Fill the event columns; returns int64 (2, users): each user's first row, and hash."""
     at = 0
     last_user, last_time = None, 0
     begins, users = [], []
@@ -145,7 +152,7 @@ def _fill_events(folder: Path, manifest: Manifest, columns: dict[str, np.ndarray
     return np.stack([np.concatenate(begins), np.concatenate(users)])
 
 
-def _fill_requests(folder: Path, manifest: Manifest, columns: dict[str, np.ndarray]) -> None:
+def _fill_requests(folder: Path, manifest: Manifest, columns: dict[str, Any]) -> None:
     at, candidate_at = 0, 0
     columns["candidate_offsets"][0] = 0
     for path, batch in _batches(folder, manifest, "requests", request_schema(manifest.features)):
@@ -173,15 +180,15 @@ def _fill_requests(folder: Path, manifest: Manifest, columns: dict[str, np.ndarr
         raise InputError(f"{folder}: fewer requests or candidates than the manifest says; {_fix(folder)}")
 
 
-def _check_requests(folder: Path, columns: dict[str, np.ndarray], user_begin: np.ndarray) -> None:
+def _check_requests(folder: Path, columns: dict[str, Any], users: np.ndarray) -> None:
     """No request reads another user's events, or any at or after its own time; requests are in time order."""
     begin_R, end_R, time_R = columns["uih_begin"], columns["uih_end"], columns["request_time"]
     event_time = columns["event_time"]
     inside_R = (begin_R >= 0) & (begin_R < end_R) & (end_R <= event_time.size)
     _require(inside_R, "a history is not a range of events", folder)
-    begins, users = user_begin
-    first_R, last_R = (np.searchsorted(begins, rows, side="right") - 1 for rows in (begin_R, end_R - 1))
-    same_R = (first_R == last_R) & (users[first_R] == columns["request_user"])
+    user_begin, user_hash = users
+    first_R, last_R = (np.searchsorted(user_begin, rows, side="right") - 1 for rows in (begin_R, end_R - 1))
+    same_R = (first_R == last_R) & (user_hash[first_R] == columns["request_user"])
     _require(same_R, "a history holds another user's events", folder)
     _require(event_time[end_R - 1] < time_R, "a history holds an event at or after its request", folder)
     _require(np.diff(time_R) >= 0, "requests are not in time order", folder)

@@ -130,6 +130,10 @@ def read_manifest(folder: Path) -> Manifest:
         )
     try:
         raw["features"] = tuple(Feature(**feature) for feature in raw["features"])
-        return Manifest(**raw)
+        manifest = Manifest(**raw)
+        for name in ("users", "events", "requests", "labels"):
+            if not (isinstance(raw[name], int) and raw[name] >= 1):
+                raise TypeError(f"{name} must be an integer >= 1, got {raw[name]!r}")
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: {error}; prepare it again with `repro prepare {folder.name} --force`") from None
+    return manifest
