@@ -7,6 +7,8 @@ put in after it (the convention of papermill), so that the notebook on disk stay
 from __future__ import annotations
 
 import hashlib
+import html
+import logging
 import os
 import re
 import sys
@@ -21,6 +23,8 @@ from repro.tracking.record import read_records, write_atomically
 
 _CELL_SECONDS = 300
 _TAIL_BYTES = 512
+_NO_TEXT = 'alt="No description has been provided for this image"'
+_ONLY_ERRORS = logging.Logger("nbconvert", logging.ERROR)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -48,9 +52,9 @@ def execute_notebooks(
         if _tail(page).endswith(mark):
             log(f"{page}: up to date, skipped")
             continue
-        html = _execute(notebook, content.decode(), results.resolve())
+        text = _execute(notebook, content.decode(), results.resolve())
         out_dir.mkdir(parents=True, exist_ok=True)
-        write_atomically(page, html + mark)
+        write_atomically(page, text + mark)
         log(f"{page}: executed")
     return pages
 
@@ -87,9 +91,25 @@ def _execute(path: Path, content: str, results: Path) -> str:
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise RunError(f"{path}, {_cell_number(notebook, started, position)}: {_last_line(error)}") from None
     # Empty addresses: the page must not fetch anything when it is opened.
-    exporter = HTMLExporter(mathjax_url="", require_js_url="", jquery_url="", embed_images=True)
-    html, _ = exporter.from_notebook_node(notebook)
-    return str(html)
+    exporter = HTMLExporter(mathjax_url="", require_js_url="", jquery_url="", embed_images=True, log=_ONLY_ERRORS)
+    page, _ = exporter.from_notebook_node(notebook)
+    for text in _image_texts(notebook):
+        page = page.replace(_NO_TEXT, f'alt="{text}"', 1)
+    return str(page)
+
+
+def _image_texts(notebook: Any) -> list[str]:
+    """Alternative text of every image, in order: the heading above it, since nbconvert knows none."""
+    heading, texts = "", []
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            heading = next((line.lstrip("# ") for line in cell.source.splitlines() if line.startswith("#")), heading)
+        texts += [
+            html.escape(f"Figure: {heading}")
+            for output in cell.get("outputs", [])
+            if "image/png" in output.get("data", {})
+        ]
+    return texts
 
 
 def _kernel_command() -> list[str]:

@@ -48,6 +48,7 @@ def test_notebooks_run_headless_and_are_skipped_when_unchanged(tmp_path: Path) -
         assert html.count("data:image/png;base64") >= 4
         assert not re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=[\"']?https?://", html)
         assert "Traceback" not in html
+        assert "No description has been provided" not in html
     execute_notebooks(NOTEBOOKS, tmp_path, tmp_path / "notebooks", lines.append)
     assert lines[-1].endswith("up to date, skipped")
     assert len(lines) == 2 * len(ALL)

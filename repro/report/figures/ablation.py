@@ -22,7 +22,7 @@ from repro.report.comparison import (
     spread,
 )
 from repro.report.published import PaperValue
-from repro.report.style import WIDTH, arm_handles, bar_style, mode_handles, styled
+from repro.report.style import INK, WIDTH, arm_handles, bar_style, mode_handles, styled
 from repro.tracking.record import RunRecord
 
 
@@ -109,7 +109,7 @@ def _draw(axes: Axes, bars: list[Bar], groups: list[str], arms: list[str], label
         x = groups.index(bar.group) + (arms.index(bar.arm) - (len(arms) - 1) / 2) * width
         axes.bar(x, bar.value.mean, width * 0.92, **bar_style(bar.arm, bar.mode))
         if bar.value.high > bar.value.low:
-            axes.vlines(x, bar.value.low, bar.value.high, color="black", linewidth=1)
+            axes.vlines(x, bar.value.low, bar.value.high, color=INK, linewidth=1)
         axes.annotate(
             label.format(bar.value.mean),
             (x, max(bar.value.high, 0)),

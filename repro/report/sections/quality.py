@@ -9,7 +9,7 @@ from repro.report.comparison import BASELINE, by_setting, spread
 from repro.report.figures import ne_curves
 from repro.report.figures.quality import ne_differences
 from repro.report.published import PaperValue
-from repro.report.sections.base import Section, Table, commands, illustrate, not_run, runs_of
+from repro.report.sections.base import Section, Table, commands, illustrate, not_run, runs_of, sentence_of
 from repro.tracking.record import RunRecord
 
 
@@ -32,9 +32,7 @@ def quality_section(records: Sequence[RunRecord], published: Sequence[PaperValue
         anchor="quality",
         title=title,
         question=question,
-        answer="; ".join(gaps) + "."
-        if gaps
-        else f"Only one arm was run, so there is nothing to compare with {BASELINE}.",
+        answer=sentence_of(gaps) if gaps else f"Only one arm was run, so there is nothing to compare with {BASELINE}.",
         illustrations=(
             illustrate(
                 ne_curves(runs),
