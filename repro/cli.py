@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import experiments
+from experiments.paper_values import PAPER_VALUES
 from repro.config import RunConfig, from_dict, override
 from repro.errors import InputError, RunError
 
+NOTEBOOKS = Path(experiments.__file__).resolve().parents[1] / "notebooks"
 USER_HASH_KEY = Path.home() / ".config" / "freescale-repro" / "user-hash.key"
 
 DESCRIPTION = """Open reproduction of FreeScale (arXiv 2604.24073): where distributed training of sequence
@@ -195,9 +197,16 @@ def _run_all(runs: tuple[RunConfig, ...], options: argparse.Namespace, command: 
 
 
 def _report(options: argparse.Namespace) -> int:
-    from repro.report.build import build
+    from repro.execution.simulated.assumptions import ASSUMPTIONS
+    from repro.launch.runs import check_writable
+    from repro.report.build import build_report
+    from repro.report.notebooks import execute_notebooks
 
-    build(options.results, experiments.EXPERIMENTS)
+    check_writable(options.results)
+    report = build_report(options.results, PAPER_VALUES, ASSUMPTIONS)
+    if NOTEBOOKS.is_dir():
+        execute_notebooks(NOTEBOOKS, options.results, options.results / "notebooks", print)
+    print(f"open {report.resolve()} in a browser")
     return 0
 
 

@@ -9,11 +9,11 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
 from repro.data.dataset import RequestBlock
+from repro.data.schema import CANDIDATE_PREFIX
 
 # B requests of this rank, T UIH events in all, C candidates in all
 
 UIH_PREFIX = "uih_"
-CANDIDATE_PREFIX = "candidate_"
 
 
 @dataclass(frozen=True, eq=False)

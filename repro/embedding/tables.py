@@ -21,8 +21,8 @@ from torchrec.modules.embedding_configs import DataType, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 
 from repro.config import OptimizerConfig, SparseOptimizer
-from repro.data.batch import CANDIDATE_PREFIX, UIH_PREFIX
-from repro.data.schema import Feature
+from repro.data.batch import UIH_PREFIX
+from repro.data.schema import CANDIDATE_PREFIX, Feature
 from repro.device import Device
 from repro.errors import RunError
 

@@ -111,7 +111,7 @@ def _run_one(
     workspace.log(f"{counter} {config.experiment}/{name}")
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     with _partial(folder) as partial:
-        with tqdm(total=config.steps, unit="step", leave=False, desc=name) as bar:
+        with tqdm(total=config.steps, unit="step", leave=False, desc=name, disable=None) as bar:
             result = _execute(config, dataset, partial, name, workspace, bar)
         metrics, rows = summarize(config, result)
         commit, dirty = git_state()

@@ -13,8 +13,8 @@ from torch import nn
 from torchrec.modules.embedding_modules import EmbeddingCollection
 
 from repro.config import ModelConfig
-from repro.data.batch import CANDIDATE_PREFIX, UIH_PREFIX, JaggedBatch
-from repro.data.schema import Feature
+from repro.data.batch import UIH_PREFIX, JaggedBatch
+from repro.data.schema import CANDIDATE_PREFIX, Feature
 from repro.model.encoder import HstuEncoder
 
 # B requests, T UIH events, C candidates, D model dim

@@ -19,6 +19,7 @@ ROWS: list[set[str]] = [
     {"repro.timeline.schema"},
     {
         "repro.balance.partition",
+        "repro.data.columns",
         "repro.data.dataset",
         "repro.model.normalized_entropy",
         "repro.pipeline.step_plan",
