@@ -113,8 +113,8 @@ _MAX_SECONDS = 4_102_444_800
 
 def _check_header(path: Path) -> None:
     try:
-        with path.open(encoding="utf-8") as file:
-            header = file.readline(1000).rstrip("\r\n")
+        with path.open("rb") as file:
+            header = file.readline(1000).decode().rstrip("\r\n")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); run {REINSTALL}") from None
     except UnicodeDecodeError:
