@@ -29,6 +29,7 @@ ROOMS: dict[Mode, tuple[str, ...]] = {
     "simulated": (
         "balance/partition.py",
         "config.py",
+        "data/columns.py",
         "data/dataset.py",
         "execution/base.py",
         "execution/simulated",

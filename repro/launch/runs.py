@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tqdm import tqdm
 
@@ -25,6 +26,7 @@ from repro.execution.base import RunResult, summarize
 from repro.execution.simulated.executor import simulate
 from repro.launch.local import run_measured
 from repro.launch.provenance import git_state, run_fingerprint, versions
+from repro.report.figures import run_images
 from repro.tracking.jsonl import write_steps
 from repro.tracking.record import RECORD, SPANS, Provenance, RunRecord, read_record, write_record
 from repro.tracking.sinks import publish
@@ -135,8 +137,11 @@ def _run_one(
         result.timeline.write(partial / SPANS)
         write_steps(rows, partial)
         write_record(record, partial)
-    status = publish(record, rows, {}, workspace.wandb, workspace.results, workspace.log)
-    record = dataclasses.replace(record, tracking=status, folder=folder)
+    record = dataclasses.replace(record, folder=folder)
+    with TemporaryDirectory() as images:
+        drawn = {} if workspace.wandb == "disabled" else run_images(record, Path(images))
+        status = publish(record, rows, drawn, workspace.wandb, workspace.results, workspace.log)
+    record = dataclasses.replace(record, tracking=status)
     write_record(record, folder)
     return record
 

@@ -46,7 +46,7 @@ class Span:
     start_ns: int
     duration_ns: int
     bytes: int = 0
-    """Bytes this rank sends in a collective."""
+    """Bytes that leave this rank in a collective; its own share stays."""
     transport: str = ""
     """What carried a collective: gloo, nccl, or the simulated transport's name."""
     collective: int = NO_COLLECTIVE

@@ -52,13 +52,14 @@ def test_every_op_of_every_arm_has_a_cost(batch):
 
 
 def test_bytes_of_the_embedding_exchange(batch):
-    """An event carries two ids, a candidate one; rank 0 trains samples 2 and 3, rank 1 samples 0 and 1."""
+    """An event carries two ids, a candidate one; rank 0 trains samples 2 and 3, rank 1 samples 0 and 1. Half of
+    everything stays where it is, and an AllReduce passes every byte twice."""
     sent = step_costs(config_of(2), H100_PAPER, batch).bytes
     ids = [2 * (80000 + 20000) + 2 + 4, 2 * (90000 + 10000) + 3 + 1]
-    assert sent[Op.ID_ALL_TO_ALL].tolist() == [8 * n for n in ids]
-    assert sent[Op.GRADIENT_ALL_TO_ALL].tolist() == [512 * 4 * n for n in ids]
-    assert sent[Op.EMBEDDING_ALL_TO_ALL].tolist() == [512 * 4 * sum(ids) // 2] * 2
-    assert sent[Op.ID_SPLITS_ALL_TO_ALL].tolist() == [2 * 3 * 8] * 2
+    assert sent[Op.ID_ALL_TO_ALL].tolist() == [4 * n for n in ids]
+    assert sent[Op.GRADIENT_ALL_TO_ALL].tolist() == [512 * 2 * n for n in ids]
+    assert sent[Op.EMBEDDING_ALL_TO_ALL].tolist() == [512 * 2 * sum(ids) // 2] * 2
+    assert sent[Op.ID_SPLITS_ALL_TO_ALL].tolist() == [3 * 8] * 2
     assert sent[Op.DENSE_ALL_REDUCE].tolist() == [4 * compute.dense_parameters(config_of(2).model)] * 2
 
 

@@ -64,7 +64,7 @@ def step_costs(config: RunConfig, cluster: Cluster, batch: GlobalBatch) -> StepC
         sent |= part[1]
     gradient_bytes = compute.dense_parameters(config.model) * _FLOAT32
     seconds[Op.DENSE_ALL_REDUCE] = communication.all_reduce(cluster, world, total_bytes=gradient_bytes)
-    sent[Op.DENSE_ALL_REDUCE] = np.full(world, gradient_bytes)
+    sent[Op.DENSE_ALL_REDUCE] = np.full(world, 2 * gradient_bytes * (world - 1) / world)
     return StepCosts(
         duration_ns={
             op: np.broadcast_to(np.rint(np.multiply(s, 1e9)), world).astype(np.int64) for op, s in seconds.items()
@@ -89,7 +89,7 @@ def _local_work(config: RunConfig, cluster: Cluster, batch: GlobalBatch) -> dict
 
 
 Part = tuple[dict[Op, float], dict[Op, np.ndarray]]
-"""Seconds of some collectives, and the bytes each rank sends in them, (R,)."""
+"""Seconds of some collectives, and the bytes that leave each rank in them, (R,)."""
 
 
 def _balancing(cluster: Cluster, world: int, batch: GlobalBatch) -> Part:
@@ -111,8 +111,8 @@ def _balancing(cluster: Cluster, world: int, batch: GlobalBatch) -> Part:
         ),
     }
     return seconds, {
-        Op.LENGTHS_ALL_GATHER: lengths_R,
-        Op.CANDIDATES_ALL_GATHER: composite_R,
+        Op.LENGTHS_ALL_GATHER: lengths_R * (world - 1),
+        Op.CANDIDATES_ALL_GATHER: composite_R * (world - 1),
         Op.SAMPLES_ALL_TO_ALL: np.bincount(origin, weights=moved, minlength=world),
     }
 
@@ -130,6 +130,7 @@ def _embedding_exchange(config: RunConfig, cluster: Cluster, batch: GlobalBatch)
     world = config.gpus
     ids_R = np.bincount(batch.rank, weights=batch.ids(), minlength=world)
     row_bytes = config.model.dim * _FLOAT32
+    remote = (world - 1) / world
     splits_R = np.full(world, world * (batch.uih_features + batch.candidate_features) * _LENGTH_BYTES)
 
     def seconds(buffer_R: np.ndarray) -> float:
@@ -143,8 +144,8 @@ def _embedding_exchange(config: RunConfig, cluster: Cluster, batch: GlobalBatch)
         Op.EMBEDDING_ALL_TO_ALL: seconds(ids_R * row_bytes),
         Op.GRADIENT_ALL_TO_ALL: seconds(ids_R * row_bytes),
     }, {
-        Op.ID_SPLITS_ALL_TO_ALL: splits_R,
-        Op.ID_ALL_TO_ALL: ids_R * _ID_BYTES,
-        Op.EMBEDDING_ALL_TO_ALL: np.full(world, ids_R.sum() / world * row_bytes),
-        Op.GRADIENT_ALL_TO_ALL: ids_R * row_bytes,
+        Op.ID_SPLITS_ALL_TO_ALL: splits_R * remote,
+        Op.ID_ALL_TO_ALL: ids_R * _ID_BYTES * remote,
+        Op.EMBEDDING_ALL_TO_ALL: np.full(world, ids_R.sum() / world * row_bytes * remote),
+        Op.GRADIENT_ALL_TO_ALL: ids_R * row_bytes * remote,
     }

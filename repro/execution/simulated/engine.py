@@ -29,7 +29,7 @@ class StepCosts:
     duration_ns: dict[Op, np.ndarray]
     """int64 (R,). Of a collective: the transfer alone; its slowest rank decides."""
     bytes: dict[Op, np.ndarray]
-    """Bytes each rank sends, int64 (R,); collectives only."""
+    """Bytes that leave each rank, int64 (R,); collectives only."""
 
 
 @dataclass(frozen=True, kw_only=True)
