@@ -1,19 +1,25 @@
-"""Moves samples between ranks so that each trains its share of the balanced partition.
+"""Moves samples between ranks so that each trains its share of the balanced partition, hidden behind compute.
 
-Three stages, as in the paper (technique 1):
-  1. AllGather of each rank's UIH lengths and candidate counts;
-  2. AllGather of the composite candidate lengths (ids a sample's candidates carry over all their features);
-  3. the partition maps every sample of the global batch to a rank, and one AllToAll moves them, packed.
+Three stages, as in the paper (technique 1), each started by the hook after the one before:
+  1. AllGather of a header (below), UIH lengths and candidate counts         started when the next batch is fetched
+  2. AllGather of the composite candidate lengths (ids over all features)    started when dense forward begins
+  3. the partition maps every sample of the global batch to a rank, and one
+     AllToAll moves them, packed                                             started when dense backward begins
 
-After stage 2 every rank knows the size of every sample, so stage 3 needs no exchange of split sizes. Samples arrive in
-global-batch order, whatever the partition, so a rank's batch is a deterministic function of the assignment.
+so batch t+1 travels while t computes. After stage 2 every rank knows the size of every sample, so stage 3 exchanges no
+split sizes. Samples arrive in global-batch order, whatever the partition: a rank's batch is a deterministic function
+of the assignment.
 
-Usable without this project's trainer: give it NumPy request blocks and a gloo group.
+The header carries a sequence number (ranks out of step are an error, not a garbled batch) and whether the rank has a
+batch, so ranks whose data ends at different times end together: no rank leaves a collective that others enter.
+
+Usable without this project's trainer: give it NumPy request blocks and a gloo group; `exchange(block)` runs all stages.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import torch
@@ -21,83 +27,240 @@ import torch.distributed as dist
 
 from repro.balance.packing import concatenate, pack, packed_words, take, unpack
 from repro.balance.partition import assign
-from repro.comm.traced import all_gather
+from repro.comm.faults import blame
+from repro.comm.traced import PendingGather, start_all_gather
 from repro.config import Partition
 from repro.data.dataset import RequestBlock
-from repro.errors import RunError
+from repro.errors import InputError, RunError
 from repro.pipeline.ops import Op
 from repro.timeline.recorder import Recorder
 
-# W ranks, B samples of this rank, G = W x B samples of the global batch, N samples in hand
+# W ranks, K most requests a reader delivers, G samples of the global batch, N samples in hand, H header fields
+
+EndPolicy = Literal["drop", "drain"]
+"""When readers run out at different times. drop: all ranks stop with the first. drain: what is left is dealt to all
+ranks until the last reader is empty. Either way a rank without samples trains one empty, weightless request."""
+
+HEADER = 2
+SEQUENCE, COUNT = range(HEADER)
+NO_BATCH = -1
 
 
 class Exchange(Protocol):
-    """From what this rank's reader delivered to what this rank trains."""
+    """From what this rank's reader delivers to what this rank trains, one batch at a time."""
 
-    def __call__(self, block: RequestBlock) -> RequestBlock: ...
+    def start(self, block: RequestBlock | None) -> None:
+        """Begin with this rank's next batch; None when its reader is empty."""
+
+    def advance(self) -> None:
+        """Go on to the next stage, if a batch is under way."""
+
+    def finish(self) -> RequestBlock | None:
+        """This rank's share of the batch that was started; None when training ends."""
 
 
-def keep(block: RequestBlock) -> RequestBlock:
-    """No balancing: every rank trains what its reader delivered."""
-    return block
+class Unbalanced:
+    """Every rank trains what its reader delivered."""
+
+    def __init__(self) -> None:
+        self._block: RequestBlock | None = None
+
+    def start(self, block: RequestBlock | None) -> None:
+        """Keep it."""
+        self._block = block
+
+    def advance(self) -> None:
+        """Nothing is under way."""
+
+    def finish(self) -> RequestBlock | None:
+        """The block itself."""
+        return self._block
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of every sample of the global batch, in global-batch order (sample j of rank r before sample j of r+1)."""
+
+    reader_G: np.ndarray
+    uih_G: np.ndarray
+    candidates_G: np.ndarray
 
 
 class BalancedExchange:
-    """The three-stage exchange. Every rank must call it for every global batch, with equally many requests."""
+    """The three-stage exchange. Every rank of `group` must make the same calls in the same order."""
 
-    def __init__(self, partition: Partition, group: dist.ProcessGroup, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        group: dist.ProcessGroup,
+        recorder: Recorder,
+        *,
+        capacity: int,
+        at_end: EndPolicy = "drop",
+    ) -> None:
+        """
+        Args:
+            group: a gloo group of its own, so that nothing else's order can interfere.
+            capacity: most requests a reader delivers at a time, equal on all ranks.
+        """
+        if at_end not in get_args(EndPolicy):
+            raise InputError(f"at_end: {at_end!r} is not one of {', '.join(get_args(EndPolicy))}")
         self._partition = partition
         self._group = group
         self._world = dist.get_world_size(group)
         self._rank = dist.get_rank(group)
         self._recorder = recorder
+        self._capacity = capacity
+        self._at_end = at_end
+        self._sequence = 0
+        self._block: RequestBlock | None = None
+        self._lengths: PendingGather | None = None
+        self._composite: PendingGather | None = None
+        self._sizes: _Sizes | None = None
+        self._moving: tuple[dist.Work, torch.Tensor, list[int]] | None = None
+        self._kept_G: np.ndarray | None = None
+        self._ended = False
 
-    def __call__(self, block: RequestBlock) -> RequestBlock:
-        """This rank's share of the global batch after balancing, in global-batch order.
+    def __call__(self, block: RequestBlock | None) -> RequestBlock | None:
+        """All stages at once."""
+        self.start(block)
+        return self.finish()
+
+    def start(self, block: RequestBlock | None) -> None:
+        """Stage 1 of the next batch.
 
         Raises:
-            RunError: the ranks hold unequal numbers of requests.
+            RunError: the block holds more requests than `capacity`.
         """
-        sizes_WB2 = self._gather_sizes(block)
-        with self._recorder.during(Op.PARTITION):
-            # Request i of the global batch was read by rank i mod W as its sample i div W.
-            sizes_G2 = sizes_WB2.transpose(1, 0, 2).reshape(-1, 2)
-            rank_G = assign(self._partition, sizes_G2[:, 0], self._world)
-            mine_B = np.arange(block.request_id.size) * self._world + self._rank
-            order_B = np.argsort(rank_G[mine_B], kind="stable")
-            sent = take(block, order_B)
-            words_out = pack(sent, np.bincount(rank_G[mine_B], minlength=self._world))
-            source_G = np.arange(rank_G.size) % self._world
-            kept_G = rank_G == self._rank
-            received_W = [sizes_G2[kept_G & (source_G == source)] for source in range(self._world)]
-            splits_in = [packed_words(sizes, block) for sizes in received_W]
-        words = self._all_to_all(words_out, splits_in)
-        with self._recorder.during(Op.PARTITION):
-            parts = [unpack(chunk, sizes, block) for chunk, sizes in zip(words, received_W, strict=True)]
-            joined = concatenate(parts)
-            position = np.concatenate([np.flatnonzero(kept_G & (source_G == s)) for s in range(self._world)])
-            return take(joined, np.argsort(position, kind="stable"))
+        self._sequence += 1
+        if block is not None:
+            self._block = block
+        elif self._block is not None:
+            self._block = take(self._block, np.zeros(0, dtype=np.int64))
+        self._sizes = self._kept_G = self._moving = self._composite = None
+        own = np.zeros(HEADER + 2 * self._capacity, dtype=np.int64)
+        own[SEQUENCE], own[COUNT] = self._sequence, NO_BATCH
+        if block is not None:
+            count = block.request_id.size
+            if count > self._capacity:
+                raise RunError(f"rank {self._rank}: a batch of {count} requests exceeds the capacity {self._capacity}")
+            own[COUNT] = count
+            own[HEADER : HEADER + count] = block.uih_lengths
+            own[HEADER + self._capacity : HEADER + self._capacity + count] = block.candidate_counts
+        self._lengths = start_all_gather(torch.from_numpy(own), Op.LENGTHS_ALL_GATHER, self._group, self._recorder)
 
-    def _gather_sizes(self, block: RequestBlock) -> np.ndarray:
-        """(UIH length, candidates) of every sample, int64 (W, B, 2)."""
-        own_B2 = np.stack([block.uih_lengths, block.candidate_counts], axis=1)
-        sizes = all_gather(torch.from_numpy(own_B2), Op.LENGTHS_ALL_GATHER, self._group, self._recorder).numpy()
-        composite_B = block.candidate_counts * len(block.candidate)
-        composite = all_gather(
-            torch.from_numpy(composite_B), Op.CANDIDATES_ALL_GATHER, self._group, self._recorder
-        ).numpy()
-        if not np.array_equal(composite, sizes[:, :, 1] * len(block.candidate)):
-            raise RunError(
-                f"rank {self._rank}: candidate lengths of another rank do not fit its candidate counts; "
-                "the ranks read different data sets"
-            )
-        return np.asarray(sizes)
+    def advance(self) -> None:
+        """Stage 2 after stage 1, stage 3 after stage 2; nothing when no batch is under way or all stages are."""
+        if self._lengths is not None:
+            with self._recorder.during(Op.DATA_LOAD):
+                self._gather_composite()
+        elif self._composite is not None:
+            with self._recorder.during(Op.PARTITION):
+                self._move_samples()
 
-    def _all_to_all(self, chunks_out: list[np.ndarray], splits_in: list[int]) -> list[np.ndarray]:
-        words_out = torch.from_numpy(np.concatenate(chunks_out))
-        words_in = torch.empty(sum(splits_in), dtype=torch.int32)
+    def finish(self) -> RequestBlock | None:
+        """This rank's share, in global-batch order; None when training ends on all ranks.
+
+        Raises:
+            RunError: a rank died, stalled, is out of step, or reads another data set.
+        """
+        while self._lengths is not None or self._composite is not None:
+            self.advance()
+        if self._ended:
+            return None
+        assert self._moving is not None and self._sizes is not None and self._kept_G is not None
+        work, words, splits = self._moving
+        with blame(self._stage(Op.SAMPLES_ALL_TO_ALL), self._group):
+            work.wait()
+        with self._recorder.during(Op.DATA_LOAD):
+            chunks = np.split(words.numpy(), np.cumsum(splits)[:-1])
+            reader_N = self._sizes.reader_G[self._kept_G]
+            parts = [
+                unpack(chunk, self._sizes_of(self._kept_G[reader_N == reader]), self._own)
+                for reader, chunk in enumerate(chunks)
+            ]
+            arrived_N = np.argsort(reader_N, kind="stable")
+            return take(concatenate(parts), np.argsort(arrived_N, kind="stable"))
+
+    def _gather_composite(self) -> None:
+        assert self._lengths is not None
+        with blame(self._stage(Op.LENGTHS_ALL_GATHER), self._group):
+            gathered_WH = self._lengths.wait().numpy()
+        self._lengths = None
+        self._check_sequence(gathered_WH[:, SEQUENCE])
+        count_W = gathered_WH[:, COUNT]
+        out_W = count_W == NO_BATCH
+        self._ended = bool(out_W.any() if self._at_end == "drop" else out_W.all())
+        if self._ended:
+            return
+        lengths_WK, candidates_WK = np.split(gathered_WH[:, HEADER:], 2, axis=1)
+        # Transposed, because sample j of rank r is request j x W + r of the global batch.
+        held_KW = (np.arange(self._capacity)[None, :] < np.maximum(count_W, 0)[:, None]).T
+        self._sizes = _Sizes(
+            reader_G=np.broadcast_to(np.arange(self._world), held_KW.shape)[held_KW],
+            uih_G=lengths_WK.T[held_KW],
+            candidates_G=candidates_WK.T[held_KW],
+        )
+        composite_K = np.zeros(self._capacity, dtype=np.int64)
+        composite_K[: self._own.request_id.size] = self._own.candidate_counts * len(self._own.candidate)
+        self._composite = start_all_gather(
+            torch.from_numpy(composite_K), Op.CANDIDATES_ALL_GATHER, self._group, self._recorder
+        )
+
+    def _move_samples(self) -> None:
+        assert self._composite is not None and self._sizes is not None
+        with blame(self._stage(Op.CANDIDATES_ALL_GATHER), self._group):
+            composite_WK = self._composite.wait().numpy()
+        self._composite = None
+        self._check_composite(composite_WK)
+        rank_G = assign(self._partition, self._sizes.uih_G, self._world)
+        own_G = np.flatnonzero(self._sizes.reader_G == self._rank)
+        order_N = np.argsort(rank_G[own_G], kind="stable")
+        chunks = pack(take(self._own, order_N), np.bincount(rank_G[own_G], minlength=self._world))
+        self._kept_G = np.flatnonzero(rank_G == self._rank)
+        reader_N = self._sizes.reader_G[self._kept_G]
+        splits = [
+            packed_words(self._sizes_of(self._kept_G[reader_N == reader]), self._own) for reader in range(self._world)
+        ]
+        words = torch.empty(sum(splits), dtype=torch.int32)
         with self._recorder.labelled(Op.SAMPLES_ALL_TO_ALL):
-            dist.all_to_all_single(
-                words_in, words_out, splits_in, [chunk.size for chunk in chunks_out], group=self._group
+            work = dist.all_to_all_single(
+                words,
+                torch.from_numpy(np.concatenate(chunks)),
+                splits,
+                [chunk.size for chunk in chunks],
+                group=self._group,
+                async_op=True,
             )
-        return np.split(words_in.numpy(), np.cumsum(splits_in)[:-1])
+        self._moving = (work, words, splits)
+
+    @property
+    def _own(self) -> RequestBlock:
+        if self._block is None:
+            raise RunError(f"rank {self._rank}: its reader delivered nothing at all, so it does not know the features")
+        return self._block
+
+    def _sizes_of(self, sample_N: np.ndarray) -> np.ndarray:
+        """(UIH length, candidates) of samples, int64 (N, 2)."""
+        assert self._sizes is not None
+        return np.stack([self._sizes.uih_G[sample_N], self._sizes.candidates_G[sample_N]], axis=1)
+
+    def _check_sequence(self, sequence_W: np.ndarray) -> None:
+        astray = np.flatnonzero(sequence_W != self._sequence)
+        if astray.size:
+            raise RunError(
+                f"balancing exchange: rank {self._rank} is at batch {self._sequence}, rank {astray[0]} at "
+                f"{sequence_W[astray[0]]}; every rank must exchange every batch, in the same order"
+            )
+
+    def _check_composite(self, composite_WK: np.ndarray) -> None:
+        assert self._sizes is not None
+        expected = int(self._sizes.candidates_G.sum()) * len(self._own.candidate)
+        if int(composite_WK.sum()) != expected:
+            raise RunError(
+                f"balancing exchange, batch {self._sequence}: candidates of another rank carry other features than "
+                f"those of rank {self._rank}; do all ranks read the same data set?"
+            )
+
+    def _stage(self, op: Op) -> str:
+        return f"balancing exchange, {op.label} of batch {self._sequence}"

@@ -59,24 +59,36 @@ def stamp_completion(work: dist.Work, collective: OpenCollective, sample: torch.
         work.get_future().add_done_callback(note)
 
 
-def all_gather(tensor: torch.Tensor, op: Op, group: dist.ProcessGroup, recorder: Recorder) -> torch.Tensor:
-    """AllGather equal-shaped tensors, blocking.
+class PendingGather:
+    """An AllGather in flight."""
+
+    def __init__(self, work: TracedWork, gathered: torch.Tensor) -> None:
+        self._work = work
+        self._gathered = gathered
+
+    def wait(self) -> torch.Tensor:
+        """Parts of all ranks, (world, N, ...)."""
+        self._work.wait()
+        return self._gathered
+
+
+def start_all_gather(tensor: torch.Tensor, op: Op, group: dist.ProcessGroup, recorder: Recorder) -> PendingGather:
+    """AllGather equal-shaped tensors, asynchronously.
 
     Args:
-        tensor: this rank's part, (N, ...), equal on all ranks.
-
-    Returns:
-        Parts of all ranks, (world, N, ...).
+        tensor: this rank's part, (N, ...), of the same shape on all ranks.
     """
     world = dist.get_world_size(group)
-    gathered = tensor.new_empty((world * tensor.shape[0], *tensor.shape[1:]))
-    on_device = tensor.device.type != "cpu"
-    sent_bytes = tensor.nbytes * (world - 1)
-    collective = recorder.arrive(op, sent_bytes=sent_bytes, on_device=on_device, overlap_allowed=False)
-    with recorder.waiting():
-        dist.all_gather_into_tensor(gathered, tensor.contiguous(), group=group)
-        recorder.complete(collective)
-    return gathered.view(world, *tensor.shape)
+    gathered = tensor.new_empty((world, *tensor.shape))
+    collective = recorder.arrive(
+        op,
+        sent_bytes=tensor.nbytes * (world - 1),
+        on_device=tensor.device.type != "cpu",
+        overlap_allowed=True,
+    )
+    work = dist.all_gather_single(gathered.flatten(0, 1), tensor.contiguous(), group=group, async_op=True)
+    stamp_completion(work, collective, tensor)
+    return PendingGather(TracedWork(work, collective, recorder), gathered)
 
 
 @contextmanager

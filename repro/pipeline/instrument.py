@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
+from repro.balance.exchange import Exchange
 from repro.comm.traced import stamp_completion
 from repro.embedding.tables import sharded_collections
 from repro.errors import RunError
@@ -51,6 +52,15 @@ def instrument(
 
     optimizer.register_step_pre_hook(begin_optimizer)
     optimizer.register_step_post_hook(end_optimizer)
+
+
+def advance_behind_compute(model: DistributedModelParallel, exchange: Exchange) -> None:
+    """Let the next batch's exchange go on where the paper hooks it in: when dense forward and when backward begin.
+
+    The fetch at the head of the step is its third hook; see `repro.pipeline.train_step`.
+    """
+    data_parallel(model).module.dense.register_forward_pre_hook(lambda *_: exchange.advance())
+    model.register_forward_hook(lambda *_: exchange.advance())
 
 
 def data_parallel(model: DistributedModelParallel) -> DistributedDataParallel:

@@ -36,33 +36,37 @@ StepPlan = tuple[PlannedOp, ...]
 
 
 def step_plan(arm: Arm) -> StepPlan:
-    """The plan of `arm`. Issue order follows TorchRec's `TrainPipelineBase.progress`: the next batch is
-    fetched (and, where the arm balances, exchanged) at the head of the step, before forward."""
-    fetch = _balanced_fetch() if arm.partition != "identity" else _plain_fetch()
-    return (*fetch, *_blocking_exchange_step(after_fetch=fetch[-1].op))
-
-
-def _plain_fetch() -> StepPlan:
-    return (PlannedOp(Op.DATA_LOAD, (After(Op.OPTIMIZER_STEP, -1),)),)
-
-
-def _balanced_fetch() -> StepPlan:
-    return (
-        *_plain_fetch(),
-        PlannedOp(Op.LENGTHS_ALL_GATHER, (After(Op.DATA_LOAD),)),
-        PlannedOp(Op.CANDIDATES_ALL_GATHER, (After(Op.LENGTHS_ALL_GATHER),)),
-        PlannedOp(Op.PARTITION, (After(Op.CANDIDATES_ALL_GATHER),)),
-        PlannedOp(Op.SAMPLES_ALL_TO_ALL, (After(Op.PARTITION),)),
+    """The plan of `arm`, in the order in which TorchRec's `TrainPipelineBase.progress` issues ops: the next batch is
+    fetched at the head of the step. Where the arm balances, the batch after that is exchanged behind dense work."""
+    if arm.partition == "identity":
+        return _torchrec_step(DATA_LOAD, before_forward=(), before_backward=())
+    return _torchrec_step(
+        PlannedOp(Op.DATA_LOAD, (*DATA_LOAD.after, After(Op.SAMPLES_ALL_TO_ALL, -1))),
+        before_forward=(
+            PlannedOp(Op.LENGTHS_ALL_GATHER, (After(Op.DATA_LOAD),)),
+            PlannedOp(Op.CANDIDATES_ALL_GATHER, (After(Op.LENGTHS_ALL_GATHER), After(Op.EMBEDDING_ALL_TO_ALL))),
+        ),
+        before_backward=(
+            PlannedOp(Op.PARTITION, (After(Op.CANDIDATES_ALL_GATHER), After(Op.DENSE_FORWARD))),
+            PlannedOp(Op.SAMPLES_ALL_TO_ALL, (After(Op.PARTITION),)),
+        ),
     )
 
 
-def _blocking_exchange_step(after_fetch: Op) -> StepPlan:
+DATA_LOAD = PlannedOp(Op.DATA_LOAD, (After(Op.OPTIMIZER_STEP, -1),))
+
+
+def _torchrec_step(fetch: PlannedOp, before_forward: StepPlan, before_backward: StepPlan) -> StepPlan:
+    """TorchRec's step with its blocking embedding exchange."""
     return (
-        PlannedOp(Op.ID_SPLITS_ALL_TO_ALL, (After(after_fetch),)),
+        fetch,
+        PlannedOp(Op.ID_SPLITS_ALL_TO_ALL, (After(Op.DATA_LOAD),)),
         PlannedOp(Op.ID_ALL_TO_ALL, (After(Op.ID_SPLITS_ALL_TO_ALL),)),
         PlannedOp(Op.LOOKUP, (After(Op.ID_ALL_TO_ALL),)),
         PlannedOp(Op.EMBEDDING_ALL_TO_ALL, (After(Op.LOOKUP),)),
+        *before_forward,
         PlannedOp(Op.DENSE_FORWARD, (After(Op.EMBEDDING_ALL_TO_ALL),)),
+        *before_backward,
         PlannedOp(Op.DENSE_BACKWARD, (After(Op.DENSE_FORWARD),)),
         PlannedOp(Op.GRADIENT_ALL_TO_ALL, (After(Op.DENSE_BACKWARD),)),
         PlannedOp(Op.ROW_UPDATE, (After(Op.GRADIENT_ALL_TO_ALL),)),

@@ -15,16 +15,16 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.train_pipeline import TrainPipelineBase
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 
-from repro.balance.exchange import BalancedExchange, Exchange, keep
+from repro.balance.exchange import BalancedExchange, Exchange, Unbalanced
 from repro.comm.groups import Groups
 from repro.comm.traced import traced_collectives
 from repro.config import RunConfig
 from repro.data.batch import JaggedBatch, collate
-from repro.data.dataset import PreparedDataset
+from repro.data.dataset import PreparedDataset, RequestBlock
 from repro.device import Device
 from repro.embedding.tables import embedding_collection, shard
 from repro.model.ranker import Ranker
-from repro.pipeline.instrument import instrument
+from repro.pipeline.instrument import advance_behind_compute, instrument
 from repro.pipeline.ops import Op
 from repro.timeline.recorder import Recorder
 
@@ -64,9 +64,11 @@ def train(
         RunError: TorchRec did not shard, fuse or wrap as asked, or the ranks disagree on the data.
     """
     model, optimizer = build(config, dataset, device, groups, recorder)
+    exchange = _exchange(config, groups, recorder)
+    advance_behind_compute(model, exchange)
     pipeline = TrainPipelineBase(model, optimizer, device.torch_device)
     in_flight: deque[JaggedBatch] = deque()
-    source = _batches(config, dataset, _exchange(config, groups, recorder), device, groups, recorder, in_flight)
+    source = _batches(_blocks(config, dataset, groups), exchange, device, recorder, in_flight)
 
     losses: list[torch.Tensor] = []
     trained: list[JaggedBatch] = []
@@ -104,26 +106,43 @@ def build(
 
 
 def _exchange(config: RunConfig, groups: Groups, recorder: Recorder) -> Exchange:
-    if config.arm.partition == "identity":
-        return keep
-    return BalancedExchange(config.arm.partition, groups.balance, recorder)
+    if config.arm.partition == "identity" or groups.world == 1:
+        return Unbalanced()
+    return BalancedExchange(config.arm.partition, groups.balance, recorder, capacity=config.batch)
+
+
+def _blocks(config: RunConfig, dataset: PreparedDataset, groups: Groups) -> Iterator[tuple[RequestBlock, int]]:
+    """What this rank's reader delivers, in order, each with the number of labels in its global batch."""
+    for t in range(config.steps):
+        rows = dataset.global_rows(t, config.global_batch)
+        labels = int(dataset.candidate_counts(rows).sum())
+        yield dataset.read(rows[groups.rank :: groups.world], config.max_uih), labels
 
 
 def _batches(
-    config: RunConfig,
-    dataset: PreparedDataset,
+    blocks: Iterator[tuple[RequestBlock, int]],
     exchange: Exchange,
     device: Device,
-    groups: Groups,
     recorder: Recorder,
     in_flight: deque[JaggedBatch],
 ) -> Iterator[JaggedBatch]:
-    """This rank's batches in order; each also goes into `in_flight`, oldest first."""
-    for t in range(config.steps):
+    """This rank's batches in order; each also goes into `in_flight`, oldest first. The next is being exchanged."""
+    labels: deque[int] = deque()
+
+    def start_next() -> None:
+        block, global_labels = next(blocks, (None, 0))
+        labels.append(global_labels)
+        exchange.start(block)
+
+    with recorder.during(Op.DATA_LOAD):
+        start_next()
+    while True:
         with recorder.during(Op.DATA_LOAD):
-            rows = dataset.global_rows(t, config.global_batch)
-            block = dataset.read(rows[groups.rank :: groups.world], config.max_uih)
-            batch = device.pinned(collate(exchange(block), int(dataset.candidate_counts(rows).sum())))
+            share = exchange.finish()
+            if share is None:
+                break
+            batch = device.pinned(collate(share, labels.popleft()))
+            start_next()
         in_flight.append(batch)
         yield batch
 

@@ -24,13 +24,14 @@ LOOPBACK = "127.0.0.1"
 
 
 def run_ranks(body: Callable[..., Any], *arguments: Any, world: int) -> list[Any]:
-    """Results of `body` by rank. An assertion that fails on a rank fails the test with that rank's traceback."""
+    """Results of `body` by rank, None for a rank that left without returning. An assertion that fails on a rank fails the test with that rank's traceback."""
     with socket.socket() as probe, TemporaryDirectory() as folder:
         probe.bind((LOOPBACK, 0))
         port = probe.getsockname()[1]
         probe.close()
         mp.spawn(_rank, args=(world, port, folder, body, arguments), nprocs=world)
-        return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(world)]
+        left = [Path(folder) / f"{rank}.pt" for rank in range(world)]
+        return [torch.load(path, weights_only=False) if path.exists() else None for path in left]
 
 
 def _rank(rank: int, world: int, port: int, folder: str, body: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

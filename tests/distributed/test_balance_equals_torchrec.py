@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from repro.balance.exchange import BalancedExchange, keep
+from repro.balance.exchange import BalancedExchange, Exchange, Unbalanced
 from repro.comm.groups import Groups
 from repro.comm.traced import traced_collectives
 from repro.config import Arm, ModelConfig, OptimizerConfig, RunConfig
@@ -147,12 +147,16 @@ def _train_reference(groups: Groups, device: Device, partition: str) -> dict[str
     model = DistributedDataParallel(ranker)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     recorder = Recorder(device, rank=groups.rank, transport=device.backend)
-    exchange = keep if partition == "identity" else BalancedExchange("fbs", groups.balance, recorder)
+    exchange: Exchange = Unbalanced()
+    if partition != "identity":
+        exchange = BalancedExchange("fbs", groups.balance, recorder, capacity=BATCH)
     with traced_collectives(recorder):
         for t in range(STEPS):
             rows = dataset.global_rows(t, BATCH * groups.world)
-            block = exchange(dataset.read(rows[groups.rank :: groups.world], 40))
-            batch = collate(block, int(dataset.candidate_counts(rows).sum()))
+            exchange.start(dataset.read(rows[groups.rank :: groups.world], 40))
+            share = exchange.finish()
+            assert share is not None
+            batch = collate(share, int(dataset.candidate_counts(rows).sum()))
             optimizer.zero_grad()
             model(batch)[0].backward()
             optimizer.step()
