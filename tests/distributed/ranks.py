@@ -24,7 +24,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def run_ranks(body: Callable[..., Any], *arguments: Any, world: int) -> list[Any]:
-    """Results of `body` by rank, None for a rank that left without returning. An assertion that fails on a rank fails the test with that rank's traceback."""
+    """Results of `body` by rank, None for a rank that left without returning.
+
+    An assertion that fails on a rank fails the test with that rank's traceback.
+    """
     with socket.socket() as probe, TemporaryDirectory() as folder:
         probe.bind((LOOPBACK, 0))
         port = probe.getsockname()[1]

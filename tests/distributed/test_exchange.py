@@ -164,9 +164,10 @@ def _lost_rank(groups: Groups, device: Device, stage: int, how: str) -> tuple[st
     return str(raised.value), seconds
 
 
-def test_a_rank_that_dies_is_named_with_its_stage() -> None:
-    for message, seconds in run_ranks(_lost_rank, 1, "dies", world=3)[:2]:
-        assert "candidates_all_gather of batch 2: rank 2 died or stalled" in message
+def test_a_rank_that_dies_is_named() -> None:
+    """Which stage it leaves unfinished depends on what gloo had sent by then."""
+    for message, seconds in run_ranks(_lost_rank, 2, "dies", world=3)[:2]:
+        assert message.startswith("balancing exchange, ") and "of batch 2: rank 2 died or stalled" in message
         assert seconds < TIMEOUT_SECONDS
 
 
