@@ -1,31 +1,36 @@
-"""A raw log in columns, as every source hands it to the writer, and its order in the prepared data set."""
+"""Raw events in columns, as every source hands them to the common code, one part of the log after another."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from repro.data.schema import Feature
 from repro.errors import InputError
 
-# N events, U users
+# N events
 
 ITEM = "item"
+
+Ids: TypeAlias = np.ndarray | pa.Array
+"""Integers or text."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EventLog:
-    """Events in source order. Built once by a source; checked when built.
+    """Some events in source order: a part of a log, or all of a small one. Checked when built.
 
     Raises:
-        InputError: no events, columns of unequal length, a label that is neither 0 nor 1, an id outside its vocabulary.
+        InputError: columns of unequal length, a label that is neither 0 nor 1, an id outside its vocabulary.
     """
 
-    user: np.ndarray
-    """(N,) raw user ids, integers or text. They never leave `data_prep`."""
-    item: np.ndarray
-    """(N,) raw item ids, integers or text."""
+    user: Ids
+    """(N,) raw user ids. They never leave `data_prep`."""
+    item: Ids
+    """(N,) raw item ids."""
     time: np.ndarray
     """(N,) int64, milliseconds since the epoch or since the log's own zero."""
     label: np.ndarray
@@ -33,52 +38,35 @@ class EventLog:
     actions: dict[str, np.ndarray]
     """Feature -> (N,) ids 0..vocabulary-1: what the user did, known only after the event."""
     action_vocabulary: dict[str, int]
-    """Feature -> number of ids."""
+    """Feature -> number of ids; the same in every part of a log."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Reason -> number of the source's events that are not in this part, by the source's documented rule."""
 
     def __post_init__(self) -> None:
-        if not self.user.size:
-            raise InputError("the log has no events; give one with at least two events of one user")
-        columns = {"item": self.item, "time": self.time, "label": self.label, **self.actions}
+        columns = {"item": self.item, "time": self.time, "label": self.label, **self.attributes, **self.actions}
         for name, column in columns.items():
-            if column.shape != self.user.shape:
-                raise InputError(f"{name}: {column.size} values for {self.user.size} events; give one an event")
-        _check(np.isin(self.label, (0, 1)), "label", self.label, "must be 0 or 1")
-        for name, column in self.actions.items():
-            vocabulary = self.action_vocabulary[name]
+            if len(column) != len(self.user):
+                raise InputError(f"{name}: {len(column)} values for {len(self.user)} events; give one an event")
+        _check((self.label == 0) | (self.label == 1), "label", self.label, "must be 0 or 1")
+        for name, column in {**self.attributes, **self.actions}.items():
+            vocabulary = {**self.attribute_vocabulary, **self.action_vocabulary}[name]
             _check((column >= 0) & (column < vocabulary), name, column, f"must be an id in 0..{vocabulary - 1}")
 
+    def __len__(self) -> int:
+        """Number of events."""
+        return len(self.user)
+
     def features(self, items: int) -> tuple[Feature, ...]:
-        """The item (of `items` distinct ones), which candidates carry, then the actions, which they do not."""
+        """The item (of `items` distinct ones) and its attributes, which candidates carry, then the actions, which they
+        do not."""
         return (
             Feature(name=ITEM, vocabulary=items, of_candidate=True),
+            *(
+                Feature(name=name, vocabulary=size, of_candidate=True)
+                for name, size in self.attribute_vocabulary.items()
+            ),
             *(Feature(name=name, vocabulary=self.action_vocabulary[name], of_candidate=False) for name in self.actions),
         )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Order:
-    """Where each event goes in the prepared data set."""
-
-    source_row: np.ndarray
-    """(N,) int64: source row of each prepared row."""
-    user_begin: np.ndarray
-    """(U + 1,) int64: prepared rows `user_begin[u] .. user_begin[u + 1]` are user u's."""
-
-
-def sort_events(log: EventLog) -> Order:
-    """Sort by (user, time, source row), users by (time, source row) of their first event.
-
-    Ordering users by their first event, not by id, keeps the raw id out of a row's position.
-    """
-    _, code_N = np.unique(log.user, return_inverse=True)
-    by_code_N = np.lexsort((log.time, code_N))  # stable: equal times keep their source order
-    begin_U = np.flatnonzero(np.diff(code_N[by_code_N], prepend=-1))
-    size_U = np.diff(begin_U, append=by_code_N.size)
-    first_U = by_code_N[begin_U]
-    order_U = np.lexsort((first_U, log.time[first_U]))
-    user_begin = np.concatenate([[0], np.cumsum(size_U[order_U])]).astype(np.int64)
-    source_row = by_code_N[ranges(begin_U[order_U], size_U[order_U])]
-    return Order(source_row=source_row, user_begin=user_begin)
 
 
 def ranges(begin_K: np.ndarray, size_K: np.ndarray) -> np.ndarray:

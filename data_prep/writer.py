@@ -96,7 +96,7 @@ def _event_shards(log: EventLog, item_N: np.ndarray, order: Order, user_U: np.nd
             pa.array(user_U[user]),
             pa.array(log.time[rows], pa.int64()),
             pa.array(item_N[rows]),
-            *(pa.array(column[rows], pa.int32()) for column in log.actions.values()),
+            *(pa.array(column[rows], pa.int32()) for column in (*log.attributes.values(), *log.actions.values())),
         ]
 
 
@@ -114,6 +114,7 @@ def _request_shards(
             pa.array(requests.uih_begin[part], pa.int64()),
             pa.array(requests.uih_end[part], pa.int64()),
             pa.ListArray.from_arrays(offsets, pa.array(item_N[rows])),
+            *(pa.ListArray.from_arrays(offsets, pa.array(a[rows], pa.int32())) for a in log.attributes.values()),
             pa.ListArray.from_arrays(offsets, pa.array(log.label[rows], pa.float32())),
         ]
 
