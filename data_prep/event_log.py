@@ -39,6 +39,10 @@ class EventLog:
     """Feature -> (N,) ids 0..vocabulary-1: what the user did, known only after the event."""
     action_vocabulary: dict[str, int]
     """Feature -> number of ids; the same in every part of a log."""
+    attributes: dict[str, np.ndarray] = field(default_factory=dict)
+    """Feature -> (N,) ids 0..vocabulary-1 of the item (its category, its author): known before, so candidates carry it."""
+    attribute_vocabulary: dict[str, int] = field(default_factory=dict)
+    """Feature -> number of ids; the same in every part of a log."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Reason -> number of the source's events that are not in this part, by the source's documented rule."""
 
