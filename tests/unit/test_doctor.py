@@ -1,4 +1,4 @@
-"""Without this, `repro doctor` could call a broken machine well, hang on it, litter the results folder or print an API key.
+"""Without this, `repro doctor` could call a broken machine well, hang on it, litter a results folder or print a key.
 
 Most checks run for real on this machine. GPUs and Slurm are played by small programs put first on PATH; an NCCL group
 is not covered here.
