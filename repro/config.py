@@ -16,7 +16,8 @@ from typing import Any, Literal, get_args, get_type_hints
 from repro.errors import InputError
 
 Mode = Literal["measured", "simulated"]
-Partition = Literal["identity", "fbs"]
+Partition = Literal["identity", "fbs", "vbs", "karmarkar_karp", "fbs_cost", "vbs_cost"]
+VbsOrder = Literal["dealt", "batch"]
 Exchange = Literal["blocking"]
 Transport = Literal["process_group"]
 SparseOptimizer = Literal["sgd", "rowwise_adagrad"]
@@ -34,6 +35,27 @@ def _require_choice(value: object, literal: Any, path: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BalanceConfig:
+    """What the partition functions need besides lengths and candidate counts."""
+
+    alpha: float = 1.5
+    """`vbs`: a sample weighs L ** alpha. Half-way between linear work (1) and attention (2)."""
+    vbs_order: VbsOrder = "dealt"
+    """`vbs`: the sequence that is cut; as FBS deals the samples, or the global batch as it comes."""
+    attention_length: float = 4278.0
+    """`fbs_cost`, `vbs_cost`, `karmarkar_karp`: history length, in tokens, at which attention costs as much as all
+    linear work (source: `repro.balance.cost`)."""
+    token_cap: int = 0
+    """Most tokens (history and candidates) a rank may receive in a step; 0: no cap."""
+
+    def __post_init__(self) -> None:
+        _require(self.alpha > 0, "arm.balance.alpha", f"must be > 0, got {self.alpha}")
+        _require_choice(self.vbs_order, VbsOrder, "arm.balance.vbs_order")
+        _require(self.attention_length > 0, "arm.balance.attention_length", f"must be > 0, got {self.attention_length}")
+        _require(self.token_cap >= 0, "arm.balance.token_cap", f"must be >= 0, got {self.token_cap}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Arm:
     """One rung of the ablation ladder: what is done about each cause of bubbles."""
 
@@ -41,6 +63,8 @@ class Arm:
     """Stable name used in every table (`torchrec`, `balance`)."""
     partition: Partition = "identity"
     """How the samples of a global batch are dealt to ranks (paper, technique 1)."""
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
+    """Settings of the partition."""
     exchange: Exchange = "blocking"
     """How embeddings travel (paper, technique 2)."""
     transport: Transport = "process_group"

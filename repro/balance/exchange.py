@@ -29,7 +29,7 @@ from repro.balance.packing import concatenate, pack, packed_words, take, unpack
 from repro.balance.partition import assign
 from repro.comm.faults import blame
 from repro.comm.traced import PendingGather, start_all_gather
-from repro.config import Partition
+from repro.config import BalanceConfig, Partition
 from repro.data.dataset import RequestBlock
 from repro.errors import InputError, RunError
 from repro.pipeline.ops import Op
@@ -96,16 +96,19 @@ class BalancedExchange:
         recorder: Recorder,
         *,
         capacity: int,
+        balance: BalanceConfig | None = None,
         at_end: EndPolicy = "drop",
     ) -> None:
         """
         Args:
             group: a gloo group of its own, so that nothing else's order can interfere.
             capacity: most requests a reader delivers at a time, equal on all ranks.
+            balance: settings of the partition, equal on all ranks.
         """
         if at_end not in get_args(EndPolicy):
             raise InputError(f"at_end: {at_end!r} is not one of {', '.join(get_args(EndPolicy))}")
         self._partition = partition
+        self._balance = balance
         self._group = group
         self._world = dist.get_world_size(group)
         self._rank = dist.get_rank(group)
@@ -213,7 +216,13 @@ class BalancedExchange:
             composite_WK = self._composite.wait().numpy()
         self._composite = None
         self._check_composite(composite_WK)
-        rank_G = assign(self._partition, self._sizes.uih_G, self._world)
+        rank_G = assign(
+            self._partition,
+            self._sizes.uih_G,
+            self._world,
+            candidates_S=self._sizes.candidates_G,
+            balance=self._balance,
+        )
         own_G = np.flatnonzero(self._sizes.reader_G == self._rank)
         order_N = np.argsort(rank_G[own_G], kind="stable")
         chunks = pack(take(self._own, order_N), np.bincount(rank_G[own_G], minlength=self._world))

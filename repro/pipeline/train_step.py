@@ -50,38 +50,56 @@ class Trained:
     steps: list[RankStep]
 
 
-def train(
-    config: RunConfig,
-    dataset: PreparedDataset,
-    device: Device,
-    groups: Groups,
-    recorder: Recorder,
-    on_step: Callable[[int], None] = lambda step: None,
-) -> Trained:
-    """Train `config.steps` global batches; collective: every rank of `groups` calls it.
+class Training:
+    """A run under way on this rank; may pause between steps. Every rank of `groups` must make the same calls."""
 
-    Raises:
-        RunError: TorchRec did not shard, fuse or wrap as asked, or the ranks disagree on the data.
-    """
-    model, optimizer = build(config, dataset, device, groups, recorder)
-    exchange = _exchange(config, groups, recorder)
-    advance_behind_compute(model, exchange)
-    pipeline = TrainPipelineBase(model, optimizer, device.torch_device)
-    in_flight: deque[JaggedBatch] = deque()
-    source = _batches(_blocks(config, dataset, groups), exchange, device, recorder, in_flight)
+    def __init__(
+        self, config: RunConfig, dataset: PreparedDataset, device: Device, groups: Groups, recorder: Recorder
+    ) -> None:
+        """
+        Raises:
+            RunError: TorchRec did not shard, fuse or wrap as asked.
+        """
+        self.recorder = recorder
+        self.model, optimizer = build(config, dataset, device, groups, recorder)
+        exchange = _exchange(config, groups, recorder)
+        advance_behind_compute(self.model, exchange)
+        self._pipeline = TrainPipelineBase(self.model, optimizer, device.torch_device)
+        self._in_flight: deque[JaggedBatch] = deque()
+        self._source = _batches(_blocks(config, dataset, groups), exchange, device, recorder, self._in_flight)
+        self._losses: list[torch.Tensor] = []
+        self._trained: list[JaggedBatch] = []
 
-    losses: list[torch.Tensor] = []
-    trained: list[JaggedBatch] = []
-    with traced_collectives(recorder):
-        for step in range(config.steps):
-            recorder.begin_step(step)
-            loss_sum, _logit_C = pipeline.progress(source)
-            losses.append(loss_sum)
-            trained.append(in_flight.popleft())
-            on_step(step)
-    return Trained(
-        model, [_rank_step(i, b, float(loss)) for i, (b, loss) in enumerate(zip(trained, losses, strict=True))]
-    )
+    @property
+    def steps_done(self) -> int:
+        """Optimizer steps so far."""
+        return len(self._losses)
+
+    def run(self, steps: int, on_step: Callable[[], None] = lambda: None) -> None:
+        """Train the next `steps` global batches.
+
+        Raises:
+            RunError: a rank died, or the ranks disagree on the data.
+        """
+        with traced_collectives(self.recorder):
+            for _ in range(steps):
+                self.recorder.begin_step(self.steps_done)
+                loss_sum, _logit_C = self._pipeline.progress(self._source)
+                self._losses.append(loss_sum)
+                self._trained.append(self._in_flight.popleft())
+                on_step()
+
+    def outcome(self) -> Trained:
+        """The model and what this rank knows of each step."""
+        done = zip(self._trained, self._losses, strict=True)
+        return Trained(self.model, [_rank_step(i, batch, float(loss)) for i, (batch, loss) in enumerate(done)])
+
+
+def train(config: RunConfig, dataset: PreparedDataset, device: Device, groups: Groups, recorder: Recorder) -> Trained:
+    """Train `config.steps` global batches without a pause; see `Training`."""
+    training = Training(config, dataset, device, groups, recorder)
+    training.run(config.steps)
+    return training.outcome()
 
 
 def build(
@@ -108,7 +126,9 @@ def build(
 def _exchange(config: RunConfig, groups: Groups, recorder: Recorder) -> Exchange:
     if config.arm.partition == "identity" or groups.world == 1:
         return Unbalanced()
-    return BalancedExchange(config.arm.partition, groups.balance, recorder, capacity=config.batch)
+    return BalancedExchange(
+        config.arm.partition, groups.balance, recorder, capacity=config.batch, balance=config.arm.balance
+    )
 
 
 def _blocks(config: RunConfig, dataset: PreparedDataset, groups: Groups) -> Iterator[tuple[RequestBlock, int]]:

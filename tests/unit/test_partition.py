@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from repro.balance.partition import assign, fbs, identity
+from repro.balance.partition import assign, identity
+from repro.balance.zigzag import fbs
 from repro.errors import InputError
 
 lengths = arrays(np.int64, st.integers(0, 200), elements=st.integers(0, 21_000))

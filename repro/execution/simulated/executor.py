@@ -81,12 +81,13 @@ def _checked_cluster(config: RunConfig, dataset: PreparedDataset) -> Cluster:
 def _global_batch(config: RunConfig, dataset: PreparedDataset, step: int) -> GlobalBatch:
     rows = dataset.global_rows(step, config.global_batch)
     uih = np.asarray(dataset.uih_lengths(rows, config.max_uih), dtype=np.int64)
+    candidates = np.asarray(dataset.candidate_counts(rows), dtype=np.int64)
     features = dataset.manifest.features
     return GlobalBatch(
         uih=uih,
-        candidates=np.asarray(dataset.candidate_counts(rows), dtype=np.int64),
+        candidates=candidates,
         origin=np.arange(uih.size, dtype=np.int64) % config.gpus,
-        rank=assign(config.arm.partition, uih, config.gpus),
+        rank=assign(config.arm.partition, uih, config.gpus, candidates_S=candidates, balance=config.arm.balance),
         uih_features=len(features),
         candidate_features=sum(feature.of_candidate for feature in features),
     )
