@@ -1,8 +1,12 @@
 """The measured executor, rank side: `torchrun -m repro.execution.measured JOB.json`.
 
-The job names config, data set and output folder. Each rank trains, then writes its spans and facts; the launcher
-merges them. Rank 0 prints one `step N` line a step, which the launcher turns into progress. A rank that fails leaves
-its one-line reason in `error-rank<r>.txt`, since torchrun's own report hides it in a page of text.
+A job is one run, or several that differ only in their arm. Those are trained side by side: a few steps of each in turn,
+by the same processes, so that whatever else the machine does meets all arms alike and their ratio means something. A
+run's clock stands still while another one trains.
+
+Each rank writes its spans and facts of each run; the launcher merges them. Rank 0 prints one `step` line a step, which
+the launcher turns into progress. A rank that fails leaves its one-line reason in `error-rank<r>.txt`, since torchrun's
+own report hides it in a page of text.
 """
 
 from __future__ import annotations
@@ -11,19 +15,22 @@ import json
 import os
 import platform
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
-from repro.comm.groups import process_groups
+from repro.comm.groups import Groups, process_groups
 from repro.config import RunConfig, from_dict
 from repro.data.dataset import PreparedDataset
 from repro.device import Device, local_device
 from repro.errors import InputError, RunError
 from repro.execution.base import RunResult, StepFacts
-from repro.pipeline.train_step import RankStep, train
+from repro.pipeline.train_step import RankStep, Training
 from repro.timeline.recorder import Recorder
 from repro.timeline.schema import Timeline
 
@@ -31,23 +38,55 @@ SPANS_OF_RANK = "spans-rank{rank}.parquet"
 FACTS_OF_RANK = "facts-rank{rank}.json"
 ERROR_OF_RANK = "error-rank{rank}.txt"
 
+BLOCK_STEPS = 10
+"""Steps of one arm before the next has its turn."""
 
-def run_rank(config: RunConfig, dataset: PreparedDataset, out: Path, run_id: str) -> None:
-    """Train as the rank that torchrun's variables describe and write its part of the result into `out`."""
+
+def run_rank(configs: list[RunConfig], dataset: PreparedDataset, outs: list[Path], run_ids: list[str]) -> None:
+    """Train as the rank that torchrun's variables describe and write its part of each result into its `out`."""
     device = local_device(int(os.environ.get("LOCAL_RANK", "0")))
     with process_groups(device) as groups:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // groups.world))
-        recorder = Recorder(device, rank=groups.rank, transport=device.backend)
+        trainings = []
+        for config in configs:
+            recorder = Recorder(device, rank=groups.rank, transport=device.backend)
+            trainings.append(Training(config, dataset, device, groups, recorder))
 
-        def report(step: int) -> None:
+        def report() -> None:
             if groups.rank == 0:
-                print(f"step {step + 1}", flush=True)
+                print("step", flush=True)
 
-        trained = train(config, dataset, device, groups, recorder, report)
-        timeline = Timeline(recorder.spans(), run=run_id, mode=config.mode)
-        timeline.write(out / SPANS_OF_RANK.format(rank=groups.rank))
-        facts = {"steps": [asdict(step) for step in trained.steps], "hardware": hardware(device)}
-        (out / FACTS_OF_RANK.format(rank=groups.rank)).write_text(json.dumps(facts), encoding="utf-8")
+        train_side_by_side(trainings, configs[0].steps, device, groups, report)
+        for config, training, out, run_id in zip(configs, trainings, outs, run_ids, strict=True):
+            timeline = Timeline(training.recorder.spans(), run=run_id, mode=config.mode)
+            timeline.write(out / SPANS_OF_RANK.format(rank=groups.rank))
+            steps = [asdict(step) for step in training.outcome().steps]
+            facts = json.dumps({"steps": steps, "hardware": hardware(device)})
+            (out / FACTS_OF_RANK.format(rank=groups.rank)).write_text(facts, encoding="utf-8")
+
+
+def train_side_by_side(
+    trainings: list[Training], steps: int, device: Device, groups: Groups, on_step: Callable[[], None]
+) -> None:
+    """Train all of them for `steps`, a block of steps of each in turn, in an order that changes from turn to turn."""
+    stopped_ns: dict[int, int] = {}
+    for turn, first in enumerate(range(0, steps, BLOCK_STEPS)):
+        order = list(range(len(trainings)))
+        for index in order if turn % 2 == 0 else reversed(order):
+            began_ns = _agree(device, groups, dist.ReduceOp.MIN)
+            if index in stopped_ns:
+                trainings[index].recorder.pause(stopped_ns[index], began_ns)
+            trainings[index].run(min(BLOCK_STEPS, steps - first), on_step)
+            stopped_ns[index] = _agree(device, groups, dist.ReduceOp.MAX)
+
+
+def _agree(device: Device, groups: Groups, pick: dist.ReduceOp.RedOpType) -> int:
+    """The earliest or latest of the ranks' clocks when all have finished what they were given."""
+    device.synchronize()
+    dist.barrier(group=groups.balance)
+    now = torch.tensor([time.perf_counter_ns()])
+    dist.all_reduce(now, op=pick, group=groups.balance)
+    return int(now)
 
 
 def hardware(device: Device) -> dict[str, str]:
@@ -99,14 +138,16 @@ def _merge(ranks: tuple[RankStep, ...]) -> StepFacts:
 def main(arguments: list[str]) -> int:
     """Entry point of one rank. `arguments`: the job file."""
     job = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    out = Path(job["out"])
+    logs = Path(job["logs"])
     rank = os.environ["RANK"]
     try:
-        run_rank(from_dict(job["config"]), PreparedDataset.open(Path(job["dataset"])), out, job["run_id"])
+        configs = [from_dict(config) for config in job["configs"]]
+        outs = [Path(out) for out in job["outs"]]
+        run_rank(configs, PreparedDataset.open(Path(job["dataset"])), outs, job["run_ids"])
     except (InputError, RunError, RuntimeError, OSError, ValueError) as error:
         traceback.print_exc()
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        (out / ERROR_OF_RANK.format(rank=rank)).write_text(first_line, encoding="utf-8")
+        (logs / ERROR_OF_RANK.format(rank=rank)).write_text(first_line, encoding="utf-8")
         return 2 if isinstance(error, InputError) else 1
     return 0
 

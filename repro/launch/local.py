@@ -8,8 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from repro.config import RunConfig
 from repro.errors import InputError, RunError
@@ -22,38 +23,43 @@ STOP_SECONDS = 10
 
 
 def run_measured(
-    config: RunConfig,
+    configs: Sequence[RunConfig],
     dataset: Path,
-    out: Path,
-    run_id: str,
+    outs: Sequence[Path],
+    run_ids: Sequence[str],
     *,
     port: int | None = None,
-    on_step: Callable[[int], None] = lambda done: None,
-) -> RunResult:
-    """Run `config.gpus` ranks and merge what they recorded.
+    on_step: Callable[[], None] = lambda: None,
+) -> list[RunResult]:
+    """Run the ranks of `configs`, which differ only in their arm, side by side, and merge what they recorded.
 
     Args:
         dataset: folder of the prepared data set.
-        out: existing folder for the ranks' parts and `logs/`.
+        outs: an existing folder for each run's parts; `logs/` goes into the first.
         port: rendezvous port on the loopback interface; None takes a free one.
-        on_step: called with the number of steps done.
+        on_step: called after each step of each run.
 
     Raises:
         InputError: the port is taken, or a rank refused its input.
         RunError: a rank failed; names the rank, its reason and the log.
     """
-    job = out / "job.json"
-    job.write_text(
-        json.dumps({"config": config.to_dict(), "dataset": str(dataset), "out": str(out), "run_id": run_id}),
-        encoding="utf-8",
-    )
-    logs = out / "logs"
+    logs = outs[0] / "logs"
     logs.mkdir()
+    job = logs / "job.json"
+    content = {
+        "configs": [config.to_dict() for config in configs],
+        "dataset": str(dataset),
+        "outs": [str(out) for out in outs],
+        "run_ids": list(run_ids),
+        "logs": str(logs),
+    }
+    job.write_text(json.dumps(content), encoding="utf-8")
+    ranks = configs[0].gpus
     command = [
         sys.executable,
         "-m",
         "torch.distributed.run",
-        f"--nproc-per-node={config.gpus}",
+        f"--nproc-per-node={ranks}",
         f"--master-addr={LOOPBACK}",
         f"--master-port={_port(port)}",
         "-m",
@@ -62,16 +68,16 @@ def run_measured(
     ]
     log = logs / "ranks.log"
     with log.open("w", encoding="utf-8") as sink:
-        ranks = subprocess.Popen(
+        started = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=sink, text=True, env=_environment(), start_new_session=True
         )
         try:
-            _follow(ranks, sink, on_step)
+            _follow(started, sink, on_step)
         finally:
-            _stop(ranks)
-    if ranks.returncode != 0:
-        raise _failure(config, out, log)
-    return gather(config, out, run_id)
+            _stop(started)
+    if started.returncode != 0:
+        raise _failure(ranks, logs)
+    return [gather(*run) for run in zip(configs, outs, run_ids, strict=True)]
 
 
 def _port(port: int | None) -> int:
@@ -91,14 +97,13 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def _follow(ranks: subprocess.Popen[str], log: object, on_step: Callable[[int], None]) -> None:
+def _follow(ranks: subprocess.Popen[str], log: TextIO, on_step: Callable[[], None]) -> None:
     assert ranks.stdout is not None
     for line in ranks.stdout:
-        word, _, number = line.strip().partition(" ")
-        if word == "step" and number.isdigit():
-            on_step(int(number))
+        if line.strip() == "step":
+            on_step()
         else:
-            print(line, end="", file=log)  # type: ignore[call-overload]
+            print(line, end="", file=log)
     ranks.wait()
 
 
@@ -113,13 +118,14 @@ def _stop(ranks: subprocess.Popen[str]) -> None:
             ranks.wait()
 
 
-def _failure(config: RunConfig, out: Path, log: Path) -> RunError | InputError:
-    """The first rank's own reason. Ranks that lost a peer fail too, with less to say, so the shortest list wins."""
+def _failure(ranks: int, logs: Path) -> RunError | InputError:
+    """The reason of the rank that failed first: those that lost it as a peer fail too, with less to say."""
     reasons = {}
-    for rank in range(config.gpus):
-        path = out / ERROR_OF_RANK.format(rank=rank)
+    for rank in range(ranks):
+        path = logs / ERROR_OF_RANK.format(rank=rank)
         if path.exists():
             reasons[path.stat().st_mtime_ns] = (rank, path.read_text(encoding="utf-8"))
+    log = logs / "ranks.log"
     if not reasons:
         return RunError(f"a rank died without a word; see {log}")
     rank, reason = reasons[min(reasons)]

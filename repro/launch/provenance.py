@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -48,11 +49,16 @@ DECIDING: dict[Mode, tuple[str, ...]] = {
 """Packages whose version decides the numbers of a mode."""
 
 
-def run_fingerprint(config: RunConfig, dataset_fingerprint: str) -> str:
-    """Equal fingerprints mean equal numbers (up to timing noise): a finished run with it needs no repeat."""
+def run_fingerprint(config: RunConfig, dataset_fingerprint: str, beside: Sequence[RunConfig]) -> str:
+    """Equal fingerprints mean equal numbers (up to timing noise): a finished run with it needs no repeat.
+
+    Args:
+        beside: the runs it is executed together with, itself included.
+    """
     return fingerprint(
         {
             "config": config.to_dict(),
+            "beside": [other.to_dict() for other in beside],
             "dataset": dataset_fingerprint,
             "code": code_fingerprint(config.mode),
             "versions": versions(config.mode),

@@ -11,9 +11,10 @@ import datetime
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -66,10 +67,22 @@ def run_all(configs: tuple[RunConfig, ...], workspace: Workspace, command: str) 
     datasets = {name: PreparedDataset.open(workspace.data / name) for name in {config.dataset for config in configs}}
     for config in configs:
         _check_steps(config, datasets[config.dataset])
-    return [
-        _run_one(config, datasets[config.dataset], workspace, command, f"[{number}/{len(configs)}]")
-        for number, config in enumerate(configs, start=1)
-    ]
+    records: list[RunRecord] = []
+    for job in jobs(configs):
+        counter = f"[{len(records) + 1}-{len(records) + len(job)}/{len(configs)}]" if len(job) > 1 else (
+            f"[{len(records) + 1}/{len(configs)}]"
+        )  # fmt: skip
+        records += _run_job(job, datasets[job[0].dataset], workspace, command, counter)
+    return records
+
+
+def jobs(configs: Sequence[RunConfig]) -> list[tuple[RunConfig, ...]]:
+    """Runs that are executed together: neighbours that are measured and differ only in their arm go side by side."""
+
+    def but_the_arm(config: RunConfig) -> object:
+        return dataclasses.replace(config, arm=configs[0].arm) if config.mode == "measured" else object()
+
+    return [tuple(group) for _, group in groupby(configs, key=but_the_arm)]
 
 
 def check_writable(folder: Path) -> None:
@@ -99,65 +112,93 @@ def _check_steps(config: RunConfig, dataset: PreparedDataset) -> None:
         )
 
 
-def _run_one(
-    config: RunConfig, dataset: PreparedDataset, workspace: Workspace, command: str, counter: str
-) -> RunRecord:
-    name = run_id(config)
-    folder = workspace.results / "runs" / config.experiment / name
-    fingerprint = run_fingerprint(config, dataset.manifest.fingerprint)
-    if (folder / RECORD).exists() and not workspace.force:
-        done = read_record(folder)
-        if done.provenance.fingerprint == fingerprint:
-            workspace.log(f"{counter} {config.experiment}/{name}: done already, skipped")
-            return done
-    workspace.log(f"{counter} {config.experiment}/{name}")
+def _run_job(
+    job: tuple[RunConfig, ...], dataset: PreparedDataset, workspace: Workspace, command: str, counter: str
+) -> list[RunRecord]:
+    names = [run_id(config) for config in job]
+    folders = [workspace.results / "runs" / c.experiment / name for c, name in zip(job, names, strict=True)]
+    fingerprints = [run_fingerprint(config, dataset.manifest.fingerprint, beside=job) for config in job]
+    title = f"{job[0].experiment}/{' + '.join(names)}"
+    done = _finished(folders, fingerprints)
+    if done is not None and not workspace.force:
+        workspace.log(f"{counter} {title}: done already, skipped")
+        return done
+    workspace.log(f"{counter} {title}")
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
-    with _partial(folder) as partial:
-        with tqdm(total=config.steps, unit="step", leave=False, desc=name, disable=None) as bar:
-            result = _execute(config, dataset, partial, name, workspace, bar)
-        metrics, rows = summarize(config, result)
-        commit, dirty = git_state()
-        record = RunRecord(
-            run_id=name,
-            config=config,
-            provenance=Provenance(
-                fingerprint=fingerprint,
-                dataset_fingerprint=dataset.manifest.fingerprint,
-                commit=commit,
-                dirty=dirty,
-                versions={"python": platform.python_version(), **versions(config.mode)},
-                hardware=result.hardware,
-                command=command,
-                started=started.isoformat(timespec="seconds"),
-                seconds=round(time.monotonic() - clock, 3),
-            ),
-            metrics=metrics,
-            notes=result.notes,
-        )
-        result.timeline.write(partial / SPANS)
-        write_steps(rows, partial)
-        write_record(record, partial)
-    record = dataclasses.replace(record, folder=folder)
-    with TemporaryDirectory() as images:
-        drawn = {} if workspace.wandb == "disabled" else run_images(record, Path(images))
-        status = publish(record, rows, drawn, workspace.wandb, workspace.results, workspace.log)
-    record = dataclasses.replace(record, tracking=status)
-    write_record(record, folder)
-    return record
+    with ExitStack() as stack:
+        partials = [stack.enter_context(_partial(folder)) for folder in folders]
+        steps = sum(config.steps for config in job)
+        with tqdm(total=steps, unit="step", leave=False, desc=job[0].experiment, disable=None) as bar:
+            results = _execute(job, dataset, partials, names, workspace, bar)
+        records = []
+        for config, name, fingerprint, result, partial in zip(job, names, fingerprints, results, partials, strict=True):
+            metrics, rows = summarize(config, result)
+            commit, dirty = git_state()
+            record = RunRecord(
+                run_id=name,
+                config=config,
+                provenance=Provenance(
+                    fingerprint=fingerprint,
+                    dataset_fingerprint=dataset.manifest.fingerprint,
+                    commit=commit,
+                    dirty=dirty,
+                    versions={"python": platform.python_version(), **versions(config.mode)},
+                    hardware=result.hardware,
+                    command=command,
+                    started=started.isoformat(timespec="seconds"),
+                    seconds=round(time.monotonic() - clock, 3),
+                ),
+                metrics=metrics,
+                notes=(*result.notes, *_beside(config, job)),
+            )
+            result.timeline.write(partial / SPANS)
+            write_steps(rows, partial)
+            write_record(record, partial)
+            records.append(record)
+    return [_publish(record, folder, workspace) for record, folder in zip(records, folders, strict=True)]
+
+
+def _finished(folders: list[Path], fingerprints: list[str]) -> list[RunRecord] | None:
+    """The records of a job that needs no repeat; None if any run of it is missing or was made from other input."""
+    if not all((folder / RECORD).exists() for folder in folders):
+        return None
+    records = [read_record(folder) for folder in folders]
+    current = all(r.provenance.fingerprint == f for r, f in zip(records, fingerprints, strict=True))
+    return records if current else None
+
+
+def _beside(config: RunConfig, job: tuple[RunConfig, ...]) -> tuple[str, ...]:
+    others = [other.arm.name for other in job if other is not config]
+    return (f"trained side by side with {', '.join(others)}, a few steps of each in turn",) if others else ()
 
 
 def _execute(
-    config: RunConfig, dataset: PreparedDataset, partial: Path, name: str, workspace: Workspace, bar: tqdm
-) -> RunResult:
-    def progress(done: int) -> None:
-        bar.update(done - bar.n)
-
-    match config.mode:
+    job: tuple[RunConfig, ...],
+    dataset: PreparedDataset,
+    partials: list[Path],
+    names: list[str],
+    workspace: Workspace,
+    bar: tqdm,
+) -> list[RunResult]:
+    match job[0].mode:
         case "measured":
-            dataset_folder = workspace.data / config.dataset
-            return run_measured(config, dataset_folder, partial, name, port=workspace.port, on_step=progress)
+            folder = workspace.data / job[0].dataset
+            return run_measured(job, folder, partials, names, port=workspace.port, on_step=lambda: bar.update())
         case "simulated":
-            return simulate(config, dataset, run_id=name, progress=progress)
+            return [
+                simulate(config, dataset, run_id=name, progress=lambda _: bar.update())
+                for config, name in zip(job, names, strict=True)
+            ]
+
+
+def _publish(record: RunRecord, folder: Path, workspace: Workspace) -> RunRecord:
+    record = dataclasses.replace(record, folder=folder)
+    with TemporaryDirectory() as images:
+        drawn = {} if workspace.wandb == "disabled" else run_images(record, Path(images))
+        status = publish(record, record.steps(), drawn, workspace.wandb, workspace.results, workspace.log)
+    record = dataclasses.replace(record, tracking=status)
+    write_record(record, folder)
+    return record
 
 
 @contextmanager

@@ -72,6 +72,7 @@ class Recorder:
         self._closed: list[_Closed] = []
         self._collectives: list[OpenCollective] = []
         self._issued: Counter[Op] = Counter()
+        self._pauses: list[tuple[int, int]] = []
 
     @property
     def running(self) -> Op | None:
@@ -142,11 +143,22 @@ class Recorder:
         """Host work is timed by the host's clock: an event would say when the device got there."""
         return self._clock.mark() if on_device else time.perf_counter_ns()
 
+    def pause(self, begin_ns: int, end_ns: int) -> None:
+        """The run stood still from `begin_ns` to `end_ns` of the host clock, on all its ranks: leave that out.
+
+        Pauses are given in order, and the same to all ranks, so that the run's clock stays one clock.
+        """
+        self._pauses.append((begin_ns, end_ns))
+
     def spans(self) -> list[Span]:
-        """All spans so far, on the host clock. Ends the running op and synchronizes the device."""
+        """All spans so far, on the run's clock. Ends the running op and synchronizes the device."""
         self.switch(None)
         self._clock.synchronize()
-        resolve = self._clock.resolve_ns
+
+        def resolve(mark: Any) -> int:
+            at = self._clock.resolve_ns(mark)
+            return at - sum(max(0, min(at, end) - begin) for begin, end in self._pauses)
+
         spans = []
         for closed in self._closed:
             start, end = resolve(closed.start), resolve(closed.end)
