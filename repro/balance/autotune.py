@@ -1,8 +1,8 @@
 """AutoTune: corrects each rank's share of the work from its own measured execution time.
 
-A share of the modelled cost is right only as far as the model is: a rank on a slower GPU, or with a noisy neighbour, takes
-longer over the same cost. Pure state, so that it can be simulated, tested and checkpointed; every rank that
-feeds it the same times holds the same shares.
+A share of the modelled cost is right only as far as the model is: a rank on a slower GPU, or with a noisy neighbour,
+takes longer over the same cost. Pure state, so that it can be simulated, tested and checkpointed; every rank that feeds
+it the same times holds the same shares.
 
 Example: two ranks, equal shares, times 1.5 s and 1.0 s. The slow rank's share falls towards 0.4, where both take 1.2 s.
 """

@@ -42,7 +42,7 @@ def lower_maximum(
     Returns:
         Rank of each sample, int64 (S,); its maximum weight is never above that of `rank_S`.
     """
-    if world == 1 or rank_S.size == 0:
+    if world == 1 or np.bincount(rank_S, weights=weight_S, minlength=world).max() <= target:
         return rank_S
     counts_W = np.bincount(rank_S, minlength=world)
     sample_WK = _places(rank_S, counts_W, int(counts_W.max()) + (0 if equal_counts else 1))
