@@ -1,13 +1,14 @@
 """Reads a prepared data set: which requests form global batch t, and their histories by range.
 
 A global batch is a function of (data set, size, t) alone, so every arm and every world size of one recipe sees the
-same requests in the same order, and any rank can start at any t.
+same requests in the same order, and any rank can start at any t. No seed takes part: time order leaves nothing to draw.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,19 +46,23 @@ class RequestBlock:
 class PreparedDataset:
     """A prepared data set, memory-mapped. R is here the number of all requests, N of events, C of candidates."""
 
-    def __init__(self, manifest: Manifest, columns: dict[str, np.ndarray]) -> None:
-        """Use `open`."""
+    def __init__(self, manifest: Manifest, columns: dict[str, np.ndarray], requests: slice | None = None) -> None:
+        """Use `open`, and `split_by_time` for a part of the requests."""
         self.manifest = manifest
-        self.request_time = columns["request_time"]
+        """Of the whole data set, also when this is a part of it."""
+        self._columns = columns
+        rows = requests or slice(0, columns["request_time"].size)
+        self._first_row = rows.start
+        self.request_time = columns["request_time"][rows]
         """(R,) int64, ms, ascending."""
-        self.request_user = columns["request_user"]
+        self.request_user = columns["request_user"][rows]
         """(R,) int64, keyed hash."""
-        self.uih_begin = columns["uih_begin"]
+        self.uih_begin = columns["uih_begin"][rows]
         """(R,) int64, event row, inclusive."""
-        self.uih_end = columns["uih_end"]
+        self.uih_end = columns["uih_end"][rows]
         """(R,) int64, event row, exclusive."""
-        self.candidate_offsets = columns["candidate_offsets"]
-        """(R + 1,) int64."""
+        self.candidate_offsets = columns["candidate_offsets"][rows.start : rows.stop + 1]
+        """(R + 1,) int64, into candidates of the whole data set."""
         self.label = columns["label"]
         """(C,) float32."""
         self.event_time = columns["event_time"]
@@ -80,6 +85,31 @@ class PreparedDataset:
         manifest = read_manifest(folder)
         return cls(manifest, open_columns(folder, manifest))
 
+    def split_by_time(self, eval_share: float, gap_ms: int = 0) -> TimeSplit:
+        """Earlier requests to train on, the last `eval_share` of them (0..1) to evaluate on.
+
+        Requests of one moment stay together. Histories of the evaluation's requests reach back into training time, as
+        they do when a model serves; nothing of training reaches forward, but the labels of its last requests, which are
+        known only when their candidates have been seen: `gap_ms` leaves out the requests of that long before the first
+        one evaluated.
+
+        Raises:
+            InputError: a share or gap that leaves nothing on one side.
+        """
+        rows = len(self)
+        if not (0 < eval_share < 1 and gap_ms >= 0):
+            raise InputError(f"split: eval_share must be in (0, 1) and gap_ms >= 0, got {eval_share} and {gap_ms}")
+        boundary = self.request_time[min(rows - 1, round(rows * (1 - eval_share)))]
+        first_eval = int(np.searchsorted(self.request_time, boundary))
+        last_train = int(np.searchsorted(self.request_time, boundary - gap_ms))
+        if not last_train:
+            raise InputError(
+                f"split: {self.name} has no request to train on before the evaluation; lower its share or gap"
+            )
+        begin = self._first_row
+        parts = slice(begin, begin + last_train), slice(begin + first_eval, begin + rows)
+        return TimeSplit(*(PreparedDataset(self.manifest, self._columns, part) for part in parts))
+
     @property
     def name(self) -> str:
         """Name of the data set."""
@@ -93,6 +123,16 @@ class PreparedDataset:
     def candidate_item(self) -> np.ndarray:
         """(C,) int32."""
         return self._candidate["item"]
+
+    def candidate_feature(self, name: str) -> np.ndarray:
+        """(C,) int32, memory-mapped; of the whole data set, as `candidate_offsets` counts.
+
+        Raises:
+            InputError: no such feature.
+        """
+        if name not in self._candidate:
+            raise InputError(f"{self.name} has no candidate feature {name!r}; there are {', '.join(self._candidate)}")
+        return self._candidate[name]
 
     def event_feature(self, name: str) -> np.ndarray:
         """(N,) int32, memory-mapped.
@@ -147,7 +187,7 @@ class PreparedDataset:
         events = _Ranges(uih_end - uih_lengths, uih_end)
         candidates = _Ranges(candidate_begin, candidate_begin + candidate_counts)
         return RequestBlock(
-            request_id=rows.astype(np.int64),
+            request_id=rows.astype(np.int64) + self._first_row,
             request_time=self.request_time[rows],
             uih_lengths=uih_lengths,
             candidate_counts=candidate_counts,
@@ -156,6 +196,13 @@ class PreparedDataset:
             candidate={name: candidates.of(column) for name, column in self._candidate.items()},
             label=candidates.of(self.label),
         )
+
+
+class TimeSplit(NamedTuple):
+    """Two parts of one data set; every request of `train` is earlier than every one of `evaluation`."""
+
+    train: PreparedDataset
+    evaluation: PreparedDataset
 
 
 class _Ranges:

@@ -21,6 +21,7 @@ from repro.comm.traced import traced_collectives
 from repro.config import RunConfig
 from repro.data.batch import JaggedBatch, collate
 from repro.data.dataset import PreparedDataset, RequestBlock
+from repro.data.prefetch import prefetch
 from repro.device import Device
 from repro.embedding.tables import embedding_collection, shard
 from repro.model.ranker import Ranker
@@ -66,7 +67,8 @@ class Training:
         advance_behind_compute(self.model, exchange)
         self._pipeline = TrainPipelineBase(self.model, optimizer, device.torch_device)
         self._in_flight: deque[JaggedBatch] = deque()
-        self._source = _batches(_blocks(config, dataset, groups), exchange, device, recorder, self._in_flight)
+        blocks = prefetch(_blocks(config, dataset, groups))
+        self._source = _batches(blocks, exchange, device, recorder, self._in_flight)
         self._losses: list[torch.Tensor] = []
         self._trained: list[JaggedBatch] = []
 

@@ -162,5 +162,6 @@ def test_waiting_for_a_slow_rank_is_straggler_wait_on_the_other() -> None:
     straggler_ms = ledger.part("straggler_wait")[inner].mean(axis=0) / 1e6
     host_ms = ledger.part("host_wait")[inner].mean(axis=0) / 1e6
     assert straggler_ms[0] > 0.7 * SLEEP_MS and straggler_ms[1] < 0.3 * SLEEP_MS
-    assert host_ms[1] > SLEEP_MS and host_ms[0] < 0.3 * SLEEP_MS
+    # A step hides a little of the read; see test_reader_wait.py.
+    assert host_ms[1] > 0.7 * SLEEP_MS and host_ms[0] < 0.3 * SLEEP_MS
     assert bubble_metrics(ledger, requests_per_step=16)["straggler_pct"].value > 20
