@@ -28,8 +28,9 @@ ifeq ($(filter cpu cuda,$(ACCELERATOR)),)
 $(error ACCELERATOR=$(ACCELERATOR) is unknown: use auto, cpu or cuda)
 endif
 
-# The interpreter behind PYTHON, in case that is the one of the .venv about to be replaced.
-INTERPRETER := $(shell $(PYTHON) -c 'import sys; print(sys._base_executable, "%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)
+# The interpreter behind PYTHON: with .venv activated, PYTHON is in the folder about to be replaced.
+INTERPRETER := $(shell $(PYTHON) -c 'import os, sys; print(os.path.realpath(sys._base_executable), sys.version.split()[0])' \
+	2>/dev/null)
 CONSTRAINTS := requirements/constraints-$(ACCELERATOR).txt
 REQUIREMENTS := requirements/common.in requirements/$(ACCELERATOR).in requirements/no-deps.in $(CONSTRAINTS) \
 	$(if $(filter cpu,$(ACCELERATOR)),requirements/fbgemm-gpu-stub/pyproject.toml)

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -264,6 +265,16 @@ def test_accelerator_follows_the_machine_and_can_be_forced(checkout: Checkout) -
     done = checkout.make("check", "ACCELERATOR=tpu")
     assert done.returncode == 2
     assert "ACCELERATOR=tpu is unknown: use auto, cpu or cuda" in done.stderr
+
+
+@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="these tests do not run in a virtual environment")
+def test_an_activated_environment_is_no_other_python(checkout: Checkout) -> None:
+    stamps = set()
+    for python in (sys.executable, sys._base_executable):
+        planned = checkout.make("--dry-run", "check", python=python).stdout
+        stamps.update(re.findall(r"touch (\.venv/packages-\S+)", planned))
+        assert f"{os.path.realpath(sys._base_executable)} -m venv .venv" in planned
+    assert len(stamps) == 1
 
 
 @pytest.mark.parametrize("version", ["3.10", None])
