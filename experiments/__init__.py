@@ -5,11 +5,16 @@ A recipe is a typed value made from a baseline by its delta. `EXPERIMENTS` lists
 
 from __future__ import annotations
 
-from experiments import fig08a, ladder
+from experiments import fig08a, fig08b, fig08c, ladder
 from experiments.experiment import Experiment
 from repro.errors import InputError
 
-EXPERIMENTS: tuple[Experiment, ...] = (ladder.EXPERIMENT, fig08a.EXPERIMENT)
+EXPERIMENTS: tuple[Experiment, ...] = (
+    ladder.EXPERIMENT,
+    fig08a.EXPERIMENT,
+    fig08b.EXPERIMENT,
+    fig08c.EXPERIMENT,
+)
 
 
 def experiment(name: str) -> Experiment:

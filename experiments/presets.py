@@ -10,6 +10,14 @@ BALANCE = Arm(name="balance", partition="fbs")
 LADDER: tuple[Arm, ...] = (TORCHREC, BALANCE)
 """Each rung is the one before plus one technique."""
 
+BALANCE_VBS = Arm(name="balance_vbs", partition="vbs")
+BALANCE_KK = Arm(name="balance_kk", partition="karmarkar_karp")
+BALANCE_COST = Arm(name="balance_cost", partition="fbs_cost")
+BALANCE_VBS_COST = Arm(name="balance_vbs_cost", partition="vbs_cost")
+
+BALANCERS: tuple[Arm, ...] = (TORCHREC, BALANCE, BALANCE_VBS, BALANCE_KK, BALANCE_COST, BALANCE_VBS_COST)
+"""Every partition, all else equal: none, the paper's two, the peer's (NVIDIA recsys-examples, verl), and our two."""
+
 TINY = ModelConfig(name="tiny", layers=2, dim=32, heads=2)
 """Small enough for CPU ranks."""
 
