@@ -50,6 +50,42 @@ def publish_wandb(
     """
     if mode == "disabled":
         return "disabled"
+    with wandb_run(
+        results,
+        mode,
+        name=run_name(record),
+        group=record.config.experiment,
+        job_type=record.config.mode,
+        tags=run_tags(record),
+        config=run_config(record),
+    ) as started:
+        _log(started.wandb, started.run, record, rows, images, folder)
+    return started.status(expected=len(rows))
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """A W&B run under way."""
+
+    wandb: Any
+    """The client."""
+    run: Any
+    online: bool
+
+    def status(self, *, expected: int) -> str:
+        """What became of the run, once it is finished; `expected` rows of history should have been kept."""
+        return (
+            f"online: {self.run.url}" if self.online else _offline_status(Path(self.run.dir).parent, expected=expected)
+        )
+
+
+@contextmanager
+def wandb_run(results: Path, mode: WandbMode, **identity: Any) -> Iterator[Started]:
+    """A W&B run that lies in `results/wandb`, finished at the end. `identity`: name, group and so on, as `wandb.init`.
+
+    Raises:
+        Exception: anything W&B or the file system raises.
+    """
     home = results.resolve() / "wandb"
     _require_writable(home)
     with _contained(home):
@@ -59,11 +95,6 @@ def publish_wandb(
         run = wandb.init(
             project=PROJECT,
             dir=str(results.resolve()),
-            name=run_name(record),
-            group=record.config.experiment,
-            job_type=record.config.mode,
-            tags=run_tags(record),
-            config=run_config(record),
             reinit="create_new",
             settings=wandb.Settings(
                 mode="online" if online else "offline",
@@ -76,14 +107,12 @@ def publish_wandb(
                 init_timeout=_INIT_SECONDS,
                 finish_timeout=_FINISH_SECONDS,
             ),
+            **identity,
         )
         try:
-            _log(wandb, run, record, rows, images, folder)
+            yield Started(wandb, run, online)
         finally:
             run.finish()
-        if online:
-            return f"online: {run.url}"
-        return _offline_status(Path(run.dir).parent, expected=len(rows))
 
 
 def logged_in() -> bool:
