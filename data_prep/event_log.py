@@ -38,11 +38,11 @@ class EventLog:
     actions: dict[str, np.ndarray]
     """Feature -> (N,) ids 0..vocabulary-1: what the user did, known only after the event."""
     action_vocabulary: dict[str, int]
-    """Feature -> number of ids; the same in every part of a log."""
+    """Feature -> number of ids. May grow from part to part of a log: that of the last part counts."""
     attributes: dict[str, np.ndarray] = field(default_factory=dict)
-    """Feature -> (N,) ids 0..vocabulary-1 of the item (its category, its author): known before, so candidates carry it."""
+    """Feature -> (N,) ids 0..vocabulary-1 of the item (category, author): known before, so candidates carry it."""
     attribute_vocabulary: dict[str, int] = field(default_factory=dict)
-    """Feature -> number of ids; the same in every part of a log."""
+    """Feature -> number of ids. May grow from part to part of a log: that of the last part counts."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Reason -> number of the source's events that are not in this part, by the source's documented rule."""
 

@@ -12,46 +12,93 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from data_prep import event_log, requests, user_hash, writer
+from data_prep import (
+    archives,
+    delimited,
+    event_log,
+    fields,
+    json_lines,
+    parquet_log,
+    request_file,
+    requests,
+    row_file,
+    shards,
+    sorted_users,
+    staging,
+    user_hash,
+    vocabulary,
+    writer,
+)
+from data_prep.download import fetch, recorded_sha256
 from data_prep.source import Source
 from repro.data.schema import COLUMNS, MANIFEST, SCHEMA_VERSION, read_manifest
 from repro.errors import InputError
 
-_COMMON_CODE = tuple(Path(module.__file__ or "") for module in (event_log, requests, user_hash, writer))
+_COMMON_CODE = tuple(
+    Path(module.__file__ or "")
+    for module in (
+        archives,
+        delimited,
+        event_log,
+        fields,
+        json_lines,
+        parquet_log,
+        request_file,
+        requests,
+        row_file,
+        shards,
+        sorted_users,
+        staging,
+        user_hash,
+        vocabulary,
+        writer,
+    )
+)
 
 
 def prepare_source(
-    source: Source, data_root: Path, *, key_path: Path, force: bool = False, log: Callable[[str], None] = print
+    source: Source,
+    data_root: Path,
+    *,
+    key_path: Path,
+    mirror: str | None = None,
+    force: bool = False,
+    log: Callable[[str], None] = print,
 ) -> Path:
     """Prepare `source` in `data_root / source.name`, unless it is there already and unchanged.
+
+    A data set stays prepared when the raw files that it was downloaded from are removed.
 
     Returns:
         The data set's folder.
 
     Raises:
-        InputError: malformed input, a folder that cannot be written or is something else, another process at work.
+        InputError: malformed input, a file that cannot be had, a folder that cannot be written or is something else,
+            another process at work.
     """
     folder = data_root / source.name
     started = time.perf_counter()
     try:
-        wanted = fingerprint(source)
-        if not force and _is_prepared(folder, wanted):
+        if not force and _is_prepared(folder, source):
             log(f"{source.name}: already prepared in {folder}")
             return folder
         _check_replaceable(folder)
         key = user_hash.load_key(key_path, data_root)
         log(f"{source.name}: {source.description}")
         log(f"{source.name}: licence: {source.licence}")
+        inputs = {file.name: fetch(file, source.licence, mirror, log) for file in source.remote}
+        inputs |= _local_checksums(source)
         with _partial_folder(folder) as partial:
-            events = source.read()
-            log(f"{source.name}: read {events.user.size:,} events; sorting and writing")
-            manifest = writer.write_data_set(partial, events, source, key, wanted)
+            manifest = writer.write_data_set(partial, source, key, fingerprint(source, inputs), inputs, log)
             _replace(folder, partial)
     except OSError as error:
         raise InputError(
             f"{error.filename or folder}: {error.strerror or error}; free the space or mend the permissions, then run "
             f"`repro prepare {source.name}` again"
         ) from None
+    for oddity, count in manifest.quality.items():
+        if count:
+            log(f"{source.name}: {oddity.replace('_', ' ')}: {count:,}")
     size = sum((folder / name).stat().st_size for name in manifest.outputs)
     log(
         f"{source.name}: {manifest.requests:,} requests of {manifest.users:,} users in {folder} "
@@ -60,23 +107,38 @@ def prepare_source(
     return folder
 
 
-def fingerprint(source: Source) -> str:
-    """SHA-256 (hex) over the schema version, the preparing code, the parameters and the input files."""
+def fingerprint(source: Source, inputs: dict[str, str]) -> str:
+    """SHA-256 (hex) over the schema version, the preparing code, the parameters and the input files' checksums."""
     value = {
         "schema_version": SCHEMA_VERSION,
         "code": {path.name: writer.sha256(path) for path in (*_COMMON_CODE, source.code)},
         "parameters": writer.parameters(source),
-        "inputs": {path.name: writer.sha256(path) for path in source.inputs},
+        "inputs": inputs,
     }
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _is_prepared(folder: Path, wanted: str) -> bool:
+def _local_checksums(source: Source) -> dict[str, str]:
+    """By name; files of the same name in different folders are told apart by their place in the list."""
+    names = [path.name for path in source.inputs]
+    return {
+        path.name if names.count(path.name) == 1 else f"{place}/{path.name}": writer.sha256(path)
+        for place, path in enumerate(source.inputs)
+    }
+
+
+def _is_prepared(folder: Path, source: Source) -> bool:
     try:
         manifest = read_manifest(folder)
     except InputError:
         return False
-    return manifest.fingerprint == wanted and all(
+    inputs = _local_checksums(source)
+    for file in source.remote:
+        checksum = recorded_sha256(file) if file.path.is_file() else manifest.inputs.get(file.name)
+        if checksum is None:
+            return False
+        inputs[file.name] = checksum
+    return manifest.fingerprint == fingerprint(source, inputs) and all(
         (folder / name).is_file() and writer.sha256(folder / name) == checksum
         for name, checksum in manifest.outputs.items()
     )

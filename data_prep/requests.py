@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.event_log import Order
 from repro.errors import InputError
 
 # N events, U users, D draws (one a candidate event, of which the first few a user are used), R requests
@@ -32,37 +31,35 @@ class RequestRule:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Requests:
-    """Requests sorted by (time, source row of the first candidate); (R,) int64 each."""
+    """Requests of some users, user by user and in time order; (R,) int64 each. Rows count from the users' first."""
 
     user: np.ndarray
-    """Index of the user, in the order of `Order`."""
+    """Index of the user."""
     time: np.ndarray
     """Milliseconds; that of the first candidate."""
     uih_begin: np.ndarray
-    """Prepared row, inclusive: the user's first event."""
+    """Row, inclusive: the user's first event."""
     uih_end: np.ndarray
-    """Prepared row, exclusive: the user's first event that is not before `time`."""
+    """Row, exclusive: the user's first event that is not before `time`."""
     candidate_begin: np.ndarray
-    """Prepared row of the first candidate; the others follow it."""
+    """Row of the first candidate; the others follow it."""
     candidate_count: np.ndarray
 
 
-def cut_requests(time_N: np.ndarray, order: Order, rule: RequestRule) -> Requests:
+def cut_requests(time_N: np.ndarray, user_begin: np.ndarray, rule: RequestRule, rng: np.random.Generator) -> Requests:
     """Cut each user's later events into consecutive disjoint requests.
 
     Args:
-        time_N: int64 ms, in prepared order.
-        order: which rows are whose.
+        time_N: int64 ms, user by user in the prepared order, ascending in each.
+        user_begin: (U + 1,) int64: rows `user_begin[u] .. user_begin[u + 1]` are user u's.
         rule: see `RequestRule`.
+        rng: draws candidate counts. Calls for consecutive users with one generator draw what one call for all would.
 
     The first event at or after the request's time ends the history, also when several events share that time.
     A request left without history is dropped. Draws go user by user in prepared order, so they depend on the log
     and the seed alone.
-
-    Raises:
-        InputError: no request at all.
     """
-    begin_U, end_U = order.user_begin[:-1], order.user_begin[1:]
+    begin_U, end_U = user_begin[:-1], user_begin[1:]
     eligible_U = end_U - begin_U - rule.min_history
     if rule.first_time is not None:
         late_before_N = np.concatenate([[0], np.cumsum(time_N >= rule.first_time)])
@@ -71,7 +68,7 @@ def cut_requests(time_N: np.ndarray, order: Order, rule: RequestRule) -> Request
 
     # A user of m eligible events has at most m requests, so m draws are always enough.
     user_D = np.repeat(np.arange(eligible_U.size), eligible_U)
-    draw_D = np.random.default_rng(rule.seed).integers(1, rule.max_candidates, endpoint=True, size=user_D.size)
+    draw_D = rng.integers(1, rule.max_candidates, endpoint=True, size=user_D.size)
     drawn_before_D = np.cumsum(draw_D) - draw_D
     first_draw_U = np.cumsum(eligible_U) - eligible_U
     used = np.flatnonzero(eligible_U)
@@ -85,19 +82,14 @@ def cut_requests(time_N: np.ndarray, order: Order, rule: RequestRule) -> Request
     candidate_count = np.minimum(draw_D[kept], eligible_U[user_R] - offset_R)
     uih_begin = begin_U[user_R]
     uih_end = _tie_begin(time_N, begin_U)[candidate_begin]
-
-    request_time = time_N[candidate_begin]
-    sorted_R = np.lexsort((order.source_row[candidate_begin], request_time))
-    sorted_R = sorted_R[uih_end[sorted_R] > uih_begin[sorted_R]]
-    if not sorted_R.size:
-        raise InputError("the log gives no request; a user needs an event and then a later one")
+    whole_R = uih_end > uih_begin
     return Requests(
-        user=user_R[sorted_R],
-        time=request_time[sorted_R],
-        uih_begin=uih_begin[sorted_R],
-        uih_end=uih_end[sorted_R],
-        candidate_begin=candidate_begin[sorted_R],
-        candidate_count=candidate_count[sorted_R],
+        user=user_R[whole_R],
+        time=time_N[candidate_begin[whole_R]],
+        uih_begin=uih_begin[whole_R],
+        uih_end=uih_end[whole_R],
+        candidate_begin=candidate_begin[whole_R],
+        candidate_count=candidate_count[whole_R],
     )
 
 

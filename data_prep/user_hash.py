@@ -10,6 +10,7 @@ import hashlib
 import os
 import secrets
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +46,9 @@ def load_key(path: Path, data_root: Path) -> bytes:
     return key
 
 
-def hash_users(raw_U: np.ndarray, key: bytes) -> np.ndarray:
+def hash_users(raw_U: Iterable[int | str], key: bytes) -> np.ndarray:
     """blake2b (8 bytes, keyed) of each id's text, as int64 (U,)."""
-    digests = b"".join(hashlib.blake2b(str(raw).encode(), digest_size=8, key=key).digest() for raw in raw_U.tolist())
+    digests = b"".join(hashlib.blake2b(str(raw).encode(), digest_size=8, key=key).digest() for raw in raw_U)
     return np.frombuffer(digests, dtype="<i8").astype(np.int64)
 
 

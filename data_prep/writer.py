@@ -1,58 +1,93 @@
-"""Writes a log as the shards and the manifest of a prepared data set, into a folder that the caller makes appear."""
+"""Writes a log as the shards and the manifest of a prepared data set, into a folder that the caller makes appear.
+
+    log in parts --staging--> codes --sorted_users--> users in order --request_file--> requests in order of time
+
+Each arrow is one pass over the disk; memory does not grow with the number of events.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from data_prep.event_log import EventLog, Order, ranges, sort_events
-from data_prep.requests import Requests, cut_requests
+from data_prep.event_log import EventLog
+from data_prep.published import Lengths
+from data_prep.request_file import RequestFile, Totals
+from data_prep.requests import RequestRule, cut_requests
+from data_prep.shards import ShardWriter
+from data_prep.sorted_users import SortedUsers, UserSort, already_sorted
 from data_prep.source import Source
-from data_prep.user_hash import hash_users
-from repro.data.schema import MANIFEST, Manifest, event_schema, request_schema
-
-# N events, U users, R requests, C candidates
-
-EVENTS_A_SHARD = 1 << 22
-REQUESTS_A_SHARD = 1 << 18
+from data_prep.staging import stage
+from repro.data.schema import MANIFEST, Feature, Manifest, event_schema, request_schema
+from repro.errors import InputError
 
 
-def write_data_set(folder: Path, log: EventLog, source: Source, key: bytes, fingerprint: str) -> Manifest:
-    """Write `log` into the empty `folder`: event shards, request shards, and last the manifest."""
-    order = sort_events(log)
-    requests = cut_requests(log.time[order.source_row], order, source.rule)
-    items, item_code_N = np.unique(log.item, return_inverse=True)
-    item_N = item_code_N.astype(np.int32)
-    features = log.features(items.size)
-    user_U = hash_users(log.user[order.source_row[order.user_begin[:-1]]], key)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much is in memory at once, and the size of files. No event's place depends on them."""
 
-    shards = [
-        *_write(folder, "events", event_schema(features), _event_shards(log, item_N, order, user_U)),
-        *_write(folder, "requests", request_schema(features), _request_shards(log, item_N, order, user_U, requests)),
-    ]
-    candidate_C = order.source_row[ranges(requests.candidate_begin, requests.candidate_count)]
+    group_events: int = 1 << 21
+    """Events sorted at once (and those of one more user)."""
+    window_events: int = 1 << 20
+    """Events moved at once."""
+    request_groups: int = 64
+    """Parts in which requests are sorted, where events need no sort."""
+    event_shard: int = 1 << 22
+    """Events a file."""
+    request_shard: int = 1 << 18
+    """Requests a file."""
+
+
+SIZES = Sizes()
+
+
+def write_data_set(
+    folder: Path,
+    source: Source,
+    key: bytes,
+    fingerprint: str,
+    inputs: dict[str, str],
+    log: Callable[[str], None],
+    sizes: Sizes = SIZES,
+) -> Manifest:
+    """Write `source`'s log into the empty `folder`: event shards, request shards, and last the manifest.
+
+    Args:
+        folder: see above.
+        source: see above.
+        key: of the user hash.
+        fingerprint: for the manifest.
+        inputs: for the manifest.
+        log: takes one line of progress at a time.
+        sizes: see `Sizes`.
+
+    Raises:
+        InputError: malformed input, no request at all, other counts than the published ones.
+    """
+    write = _write_sorted if source.ordered_items is not None else _sort_and_write
+    written = write(folder, source, key, log, sizes)
     manifest = Manifest(
         name=source.name,
         source=source.description,
         licence=source.licence,
         parameters=parameters(source),
         fingerprint=fingerprint,
-        inputs={path.name: sha256(path) for path in source.inputs},
-        outputs={path.name: sha256(path) for path in shards},
-        features=features,
-        users=user_U.size,
-        events=order.source_row.size,
-        requests=requests.time.size,
-        labels=candidate_C.size,
-        positives=int(np.count_nonzero(log.label[candidate_C])),
-        length_histogram=_length_histogram(requests.uih_end - requests.uih_begin),
+        inputs=inputs,
+        outputs={path.name: sha256(path) for path in written.paths},
+        features=written.features,
+        users=written.users,
+        events=written.events,
+        requests=written.totals.requests,
+        labels=written.totals.labels,
+        positives=written.totals.positives,
+        length_histogram=written.totals.length_histogram(),
+        quality=written.quality,
     )
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
@@ -69,57 +104,84 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write(folder: Path, stem: str, schema: pa.Schema, tables: Iterable[list[pa.Array]]) -> list[Path]:
-    paths = []
-    for number, columns in enumerate(tables):
-        path = folder / f"{stem}-{number:05d}.parquet"
-        pq.write_table(
-            pa.Table.from_arrays(columns, schema=schema),
-            path,
-            compression="zstd",
-            use_dictionary=[name for name in schema.names if name not in _ASCENDING],
-            column_encoding={name: "DELTA_BINARY_PACKED" for name in schema.names if name in _ASCENDING},
-        )
-        paths.append(path)
-    return paths
+@dataclasses.dataclass(kw_only=True)
+class _Written:
+    features: tuple[Feature, ...]
+    totals: Totals
+    paths: tuple[Path, ...]
+    users: int
+    events: int
+    quality: dict[str, int]
 
 
-_ASCENDING = ("time", "uih_begin", "uih_end")
-"""Columns that rise row by row for long stretches: their differences are small, their values are all different."""
+def _sort_and_write(folder: Path, source: Source, key: bytes, log: Callable[[str], None], sizes: Sizes) -> _Written:
+    staged = stage(source.read(), folder, log)
+    lengths = Lengths.of(staged.events_U)
+    log(f"{source.name}: {staged.rows.rows:,} events read ({lengths.text()}); sorting and writing")
+    if source.published is not None:
+        source.published.check(source.name, staged.rows.rows + sum(staged.left_out.values()), lengths, log)
+    users = UserSort(staged, key, folder, group_events=sizes.group_events, window_events=sizes.window_events)
+    requests = RequestFile(folder, staged.features, _eligible(users.times, source.rule), users.groups)
+    written = _write(folder, users, staged.features, source.rule, requests, sizes)
+    written.quality = {
+        "duplicate_events": users.duplicates,
+        "out_of_order_events": users.out_of_order,
+        **staged.left_out,
+    }
+    return written
 
 
-def _event_shards(log: EventLog, item_N: np.ndarray, order: Order, user_U: np.ndarray) -> Iterable[list[pa.Array]]:
-    for begin in range(0, order.source_row.size, EVENTS_A_SHARD):
-        rows = order.source_row[begin : begin + EVENTS_A_SHARD]
-        user = np.searchsorted(order.user_begin, np.arange(begin, begin + rows.size), side="right") - 1
-        yield [
-            pa.array(user_U[user]),
-            pa.array(log.time[rows], pa.int64()),
-            pa.array(item_N[rows]),
-            *(pa.array(column[rows], pa.int32()) for column in (*log.attributes.values(), *log.actions.values())),
-        ]
+def _write_sorted(folder: Path, source: Source, key: bytes, _: Callable[[str], None], sizes: Sizes) -> _Written:
+    parts = iter(source.read())
+    first = next((part for part in parts if len(part)), None)
+    if first is None:
+        raise InputError("the log has no events; give one with at least two events of one user")
+    features = first.features(source.ordered_items or 0)
+    requests = RequestFile(folder, features, _eligible(first.time, source.rule), sizes.request_groups)
+    return _write(folder, already_sorted(_chain(first, parts), key), features, source.rule, requests, sizes)
 
 
-def _request_shards(
-    log: EventLog, item_N: np.ndarray, order: Order, user_U: np.ndarray, requests: Requests
-) -> Iterable[list[pa.Array]]:
-    for begin in range(0, requests.time.size, REQUESTS_A_SHARD):
-        part = slice(begin, begin + REQUESTS_A_SHARD)
-        count = requests.candidate_count[part]
-        rows = order.source_row[ranges(requests.candidate_begin[part], count)]
-        offsets = pa.array(np.concatenate([[0], np.cumsum(count)]), pa.int32())
-        yield [
-            pa.array(user_U[requests.user[part]]),
-            pa.array(requests.time[part], pa.int64()),
-            pa.array(requests.uih_begin[part], pa.int64()),
-            pa.array(requests.uih_end[part], pa.int64()),
-            pa.ListArray.from_arrays(offsets, pa.array(item_N[rows])),
-            *(pa.ListArray.from_arrays(offsets, pa.array(a[rows], pa.int32())) for a in log.attributes.values()),
-            pa.ListArray.from_arrays(offsets, pa.array(log.label[rows], pa.float32())),
-        ]
+def _chain(first: EventLog, parts: Iterable[EventLog]) -> Iterable[EventLog]:
+    yield first
+    del first  # a generator would keep it in memory to its end
+    yield from parts
 
 
-def _length_histogram(length_R: np.ndarray) -> dict[str, int]:
-    exponent_R = np.frexp(length_R.astype(np.float64))[1]  # 0 -> 0; [2**(e-1), 2**e) -> e
-    counts = np.bincount(exponent_R)
-    return {str(0 if e == 0 else 2 ** (e - 1)): int(count) for e, count in enumerate(counts.tolist())}
+def _eligible(times: np.ndarray, rule: RequestRule) -> np.ndarray:
+    return times if rule.first_time is None else times[times >= rule.first_time]
+
+
+def _write(
+    folder: Path,
+    users: Iterable[SortedUsers],
+    features: tuple[Feature, ...],
+    rule: RequestRule,
+    requests: RequestFile,
+    sizes: Sizes,
+) -> _Written:
+    rng = np.random.default_rng(rule.seed)
+    number, rows = 0, 0
+    with ShardWriter(folder, "events", event_schema(features), sizes.event_shard) as event_shards:
+        for part in users:
+            time_N = part.events["time"]
+            event_shards.append(
+                [
+                    pa.array(np.repeat(part.hash_U, np.diff(part.begin_U))),
+                    pa.array(time_N),
+                    *(pa.array(part.events[feature.name], pa.int32()) for feature in features),
+                ]
+            )
+            cut = cut_requests(time_N, part.begin_U, rule, rng)
+            requests.append(cut, part.hash_U, part.events["row"], part.events, rows)
+            number += part.hash_U.size
+            rows += time_N.size
+    with ShardWriter(folder, "requests", request_schema(features), sizes.request_shard) as request_shards:
+        totals = requests.write(request_shards)
+    return _Written(
+        features=features,
+        totals=totals,
+        paths=(*event_shards.paths, *request_shards.paths),
+        users=number,
+        events=rows,
+        quality={},
+    )

@@ -71,6 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument("name", help="data set, see `repro list`")
     prepare.add_argument("--force", action="store_true", help="prepare again even if it is there")
     prepare.add_argument("--dry-run", action="store_true", help="say what would be prepared, and stop")
+    prepare.add_argument("--from", dest="mirror", metavar="DIR_OR_URL",
+                         help="take raw files from here instead of from their publisher")  # fmt: skip
+    own = prepare.add_argument_group("csv", "your own log, CSV or Parquet")
+    own.add_argument("--events", nargs="+", default=[], metavar="FILES", help="files, or patterns such as 'logs/*.csv'")
+    own.add_argument("--columns", default="", metavar="ROLE=COLUMN,...",
+                     help="user=...,item=...,time=...,label=...[,action=...]; label=rating>=4 compares")  # fmt: skip
+    own.add_argument("--time-unit", default="s", help="s (default), ms, us, ns, or iso: 2024-05-01T12:00:00Z")
+    own.add_argument("--name", dest="own_name", default="csv", help="name of the data set (default: csv)")
     _add_folders(prepare)
 
     run = command("run", _run, "run an experiment; done runs are skipped")
@@ -133,11 +141,25 @@ def _list(_options: argparse.Namespace) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> int:
-    _prepare_one(options.name, options.data, force=options.force, dry_run=options.dry_run)
+    from data_prep import sources
+    from data_prep.own_log import own_log
+
+    if options.name != sources.OWN:
+        if options.events or options.columns:
+            raise InputError(f"--events and --columns are for `repro prepare {sources.OWN}`, not {options.name}")
+        _prepare_one(options.name, options.data, options.mirror, force=options.force, dry_run=options.dry_run)
+        return 0
+    own = own_log(options.own_name, options.events, options.columns, options.time_unit)
+    if options.dry_run:
+        print(f"would prepare {own.name} in {options.data / own.name} from {len(own.files)} files")
+        return 0
+    sources.prepare(options.name, options.data, key_path=USER_HASH_KEY, force=options.force, own=own)
     return 0
 
 
-def _prepare_one(name: str, data: Path, *, force: bool = False, dry_run: bool = False) -> None:
+def _prepare_one(
+    name: str, data: Path, mirror: str | None = None, *, force: bool = False, dry_run: bool = False
+) -> None:
     from data_prep import sources
 
     if name not in sources.names():
@@ -145,7 +167,7 @@ def _prepare_one(name: str, data: Path, *, force: bool = False, dry_run: bool = 
     if dry_run:
         print(f"would prepare {name} in {data / name}")
         return
-    sources.prepare(name, data, key_path=USER_HASH_KEY, force=force)
+    sources.prepare(name, data, key_path=USER_HASH_KEY, force=force, mirror=mirror)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -84,6 +84,10 @@ class Manifest:
     positives: int
     length_histogram: dict[str, int]
     """UIH length of the requests, uncapped: lower edge of a power-of-two bin (0, 1, 2, 4, ...) -> requests."""
+    quality: dict[str, int] = dataclasses.field(default_factory=dict)
+    """What was odd about the source's events -> how many. `duplicate_events` (user, time and item of an earlier event;
+    kept), `out_of_order_events` (earlier than the user's event before it in the source; sorted), and whatever the
+    source left out."""
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> str:

@@ -45,7 +45,7 @@ def source_of(log: EventLog, *, name: str = "small", rule: RequestRule | None = 
         inputs=(),
         parameters={"seed": seed},
         rule=rule or RequestRule(seed=seed),
-        read=lambda: log,
+        read=lambda: [log],
     )
 
 

@@ -151,7 +151,7 @@ def test_data_root_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_unknown_name_lists_the_known(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="movielens-100k, synthetic"):
+    with pytest.raises(InputError, match=r"there are movielens-100k, .*kuairand-27k.*csv"):
         sources.prepare("movielens", tmp_path / "data", key_path=tmp_path / "key")
 
 
@@ -175,10 +175,10 @@ def test_key_is_private_and_apart(tmp_path: Path) -> None:
         _prepare(some_log(), tmp_path, force=True)
 
 
-def test_bad_logs_are_refused() -> None:
+def test_bad_logs_are_refused(tmp_path: Path) -> None:
     good = {"user": [1, 1], "time": [0, 1]}
     with pytest.raises(InputError, match="no events"):
-        small_log([], [])
+        prepare_log(small_log([], []), tmp_path / "data")
     with pytest.raises(InputError, match="event 1: label must be 0 or 1, got 2"):
         small_log(**good, label=[0, 2])
     with pytest.raises(InputError, match="time: 1 values for 2 events"):

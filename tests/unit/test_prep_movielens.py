@@ -1,17 +1,19 @@
 """Without these, a damaged or different MovieLens file would be trained on in silence.
 
-Needs the installed RecBole distribution. Not covered: the other MovieLens editions.
+Needs the installed RecBole distribution. The other editions: test_prep_sources.py.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from data_prep import movielens, sources
+from data_prep import movielens_100k as movielens
+from data_prep import sources
 from repro.data.dataset import PreparedDataset
 from repro.errors import InputError
 
@@ -46,7 +48,7 @@ def test_action_is_the_rating(dataset: PreparedDataset) -> None:
 
 
 def test_a_good_file(tmp_path: Path) -> None:
-    log = movielens.read_inter(_file(tmp_path, GOOD, "7\t1\t4\t0"))
+    (log,) = movielens.read_inter(_file(tmp_path, GOOD, "7\t1\t4\t0"))
     assert log.time.tolist() == [881_250_949_000, 0]
     assert log.label.tolist() == [0, 1]
     assert log.actions["action"].tolist() == [2, 3]
@@ -56,19 +58,19 @@ def test_a_good_file(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("196\t242\t3", r"line 3: 3 fields instead of 4"),
-        ("x\t242\t3\t1", r"line 3: user_id:token must be an integer >= 1, got 'x'"),
-        ("1\t-4\t3\t1", r"line 3: item_id:token must be an integer >= 1, got '-4'"),
+        ("x\t242\t3\t1", r"line 3: user_id:token must be an integer in 1..2147483647, got something else"),
+        ("1\t-4\t3\t1", r"line 3: item_id:token must be an integer in 1..2147483647, got '-4'"),
         ("1\t2\t6\t1", r"line 3: rating:float must be 1, 2, 3, 4 or 5, got '6'"),
         ("1\t2\tnan\t1", r"line 3: rating:float .* got 'nan'"),
         ("1\t2\t3\t881250949000", r"line 3: timestamp:float must be seconds since 1970"),
         ("1\t2\t3\tinf", r"line 3: timestamp:float"),
-        ("1\t2\t3\t", r"line 3: timestamp:float .* got ''"),
+        ("1\t2\t3\t", r"line 3: timestamp:float .* got nothing"),
         ("1\t2\t3\t\ufffd", r"line 3: timestamp:float"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        movielens.read_inter(_file(tmp_path, GOOD, line))
+        list(movielens.read_inter(_file(tmp_path, GOOD, line)))
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
 
@@ -77,25 +79,31 @@ def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = _file(tmp_path, GOOD)
     path.write_bytes(path.read_bytes() + b"1\t2\t3\t\xff\xfe\n")
     with pytest.raises(InputError, match="line 3: timestamp:float"):
-        movielens.read_inter(path)
+        list(movielens.read_inter(path))
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not UTF-8"):
-        movielens.read_inter(path)
+        list(movielens.read_inter(path))
 
 
-@pytest.mark.parametrize("text", ["", "user\titem\n", GOOD + "\n", HEADER.replace("\t", ",") + "\n"])
+@pytest.mark.parametrize("text", ["user\titem\n", GOOD + "\n", HEADER.replace("\t", ",") + "\n"])
 def test_a_wrong_header(tmp_path: Path, text: str) -> None:
     path = tmp_path / "ml-100k.inter"
     path.write_text(text)
-    with pytest.raises(InputError, match="line 1: header must be"):
-        movielens.read_inter(path)
+    with pytest.raises(InputError, match=r"line 1: no column .*user_id:token"):
+        list(movielens.read_inter(path))
 
 
-def test_no_rows_and_too_few_rows(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no events"):
-        movielens.read_inter(_file(tmp_path))
-    with pytest.raises(InputError, match=r"1 ratings, 1 users, 1 items instead of 100,000"):
-        movielens.read_whole(_file(tmp_path, GOOD))
+def test_no_rows_and_too_few_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for lines, message in ([], "no events"), ([GOOD], "events is 1, published is 100,000; run `pip"):
+        monkeypatch.setattr(movielens, "installed_file", functools.partial(_file, tmp_path, *lines))
+        with pytest.raises(InputError, match=message):
+            sources.prepare(
+                "movielens-100k", tmp_path / "data", key_path=tmp_path / "key", force=True, log=lambda _: None
+            )
+        assert not list((tmp_path / "data").iterdir())
+    with pytest.raises(InputError, match="is empty"):
+        (tmp_path / "ml-100k.inter").write_text("")
+        list(movielens.read_inter(tmp_path / "ml-100k.inter"))
 
 
 def test_without_recbole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Without these a model could train on the future, or on events that are not its user's.
 
 Random small logs go through the writer and the reader and are compared with a plain Python account of what a request
-is. Not covered: logs larger than one shard, and speed.
+is. Logs larger than what is in memory at once: test_prep_sort.py. Not covered: speed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prep_logs import ITEM_BASE, ITEM_STEP, prepare_log, small_log
 
-from data_prep.event_log import sort_events
-from data_prep.requests import RequestRule, cut_requests
+from data_prep.requests import RequestRule, Requests, cut_requests
 from data_prep.user_hash import hash_users
 from repro.data.dataset import PreparedDataset
 from repro.errors import InputError
@@ -43,7 +42,7 @@ def test_requests_are_what_the_log_says(
             return
         key = bytes.fromhex((Path(folder) / "key").read_text())
 
-    user_of_hash = dict(zip(hash_users(np.array([1, 2, 3, 4]), key).tolist(), [1, 2, 3, 4], strict=True))
+    user_of_hash = dict(zip(hash_users([1, 2, 3, 4], key).tolist(), [1, 2, 3, 4], strict=True))
     item_rows = (np.unique(log.item) - ITEM_BASE) // ITEM_STEP
     block = dataset.read(np.arange(len(dataset)), cap)
     uih_rows = np.split(item_rows[block.uih["item"]], np.cumsum(block.uih_lengths)[:-1])
@@ -88,28 +87,21 @@ def _check_candidates(seen: dict[int, list[int]], user: list[int], time: list[in
 
 
 def test_candidate_counts_are_uniform() -> None:
-    log = small_log([1] * 200_000, list(range(200_000)))
-    order = sort_events(log)
-    requests = cut_requests(log.time[order.source_row], order, RequestRule())
+    requests = _cut_one_user(200_000)
     counts = np.bincount(requests.candidate_count, minlength=17)
     assert counts[0] == 0
     assert counts[1:].min() > 0.9 * counts[1:].mean()
     assert requests.candidate_count.sum() == 199_999
 
 
-def test_users_come_in_the_order_of_their_first_event() -> None:
-    log = small_log([5, 9, 5, 7, 9], [30, 10, 20, 10, 40])
-    order = sort_events(log)
-    assert order.source_row.tolist() == [1, 4, 3, 2, 0]
-    assert order.user_begin.tolist() == [0, 2, 3, 5]
-
-
 def test_other_seeds_cut_otherwise() -> None:
-    log = small_log([1] * 300, list(range(300)))
-    order = sort_events(log)
-    first, again, other = (cut_requests(log.time, order, RequestRule(seed=seed)) for seed in (0, 0, 1))
+    first, again, other = (_cut_one_user(300, seed) for seed in (0, 0, 1))
     assert np.array_equal(first.candidate_count, again.candidate_count)
     assert not np.array_equal(first.candidate_count, other.candidate_count)
+
+
+def _cut_one_user(events: int, seed: int = 0) -> Requests:
+    return cut_requests(np.arange(events), np.array([0, events]), RequestRule(), np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("field", ["max_candidates", "min_history"])
