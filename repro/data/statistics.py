@@ -16,7 +16,7 @@ from repro.errors import InputError
 
 # R requests, N events, V ids of a feature, G requests of a global batch, Q quantiles
 
-QUANTILES = tuple(q / 100 for q in (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100))
+QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
 TOP_SHARES = (0.001, 0.01, 0.1)
 POINTS_OF_CURVE = 200
 _CHUNK = 1 << 24
@@ -91,6 +91,8 @@ class DatasetStatistics:
     activity: float
     """Slope of ln(a user's requests) against ln(their mean history): 1, twice the history comes twice as often."""
     candidates: Spread
+    candidate_counts: tuple[int, ...]
+    """Requests by number of candidates: 0, 1, 2, ..."""
     popularity: tuple[Popularity, ...]
     """One a feature."""
     collision: Collision | None
@@ -99,6 +101,36 @@ class DatasetStatistics:
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
         return asdict(self)
+
+    @property
+    def item(self) -> Popularity:
+        """Popularity of items."""
+        return next(popularity for popularity in self.popularity if popularity.feature == "item")
+
+
+def from_dict(raw: dict[str, Any]) -> DatasetStatistics:
+    """Inverse of `DatasetStatistics.to_dict`, also after JSON.
+
+    Raises:
+        InputError: fields are missing or unknown.
+    """
+    try:
+        values = {name: _tuples(value) for name, value in raw.items()}
+        for name in ("uih_length", "requests_a_user", "candidates"):
+            values[name] = Spread(**values[name])
+        values["popularity"] = tuple(Popularity(**one) for one in values["popularity"])
+        if values["collision"] is not None:
+            values["collision"] = Collision(**values["collision"])
+        return DatasetStatistics(**values)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"not the statistics of a data set ({error}); run `repro describe` again") from None
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists where these classes have tuples."""
+    if isinstance(value, dict):
+        return {name: _tuples(one) for name, one in value.items()}
+    return tuple(_tuples(one) for one in value) if isinstance(value, (list, tuple)) else value
 
 
 def statistics(
@@ -120,6 +152,7 @@ def statistics(
             raise InputError(f"{name}: must be >= 1, got {value}")
     manifest = dataset.manifest
     length_R = dataset.uih_end - dataset.uih_begin
+    count_R = np.diff(dataset.candidate_offsets)
     _, user_R, requests_U = np.unique(dataset.request_user, return_inverse=True, return_counts=True)
     return DatasetStatistics(
         name=manifest.name,
@@ -132,7 +165,8 @@ def statistics(
         uih_length=Spread.of(length_R),
         requests_a_user=Spread.of(requests_U),
         activity=_activity(requests_U, np.bincount(user_R, weights=length_R) / requests_U),
-        candidates=Spread.of(np.diff(dataset.candidate_offsets)),
+        candidates=Spread.of(count_R),
+        candidate_counts=tuple(np.bincount(count_R).tolist()),
         popularity=tuple(popularity(f.name, dataset.event_feature(f.name), f.vocabulary) for f in manifest.features),
         collision=collision(dataset, ranks=ranks, batch=batch, max_uih=max_uih, pairs=pairs),
     )
