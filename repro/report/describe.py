@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,14 @@ def read_descriptions(results: Path) -> list[DatasetStatistics]:
         except (OSError, ValueError, InputError) as error:
             raise InputError(f"{path}: {error}") from None
     return found
+
+
+def descriptions_fingerprint(results: Path) -> str:
+    """SHA-256 (hex) over what `describe` has written into `results`."""
+    digest = hashlib.sha256()
+    for path in sorted((results / FIGURES).glob(f"{PREFIX}*.json")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def as_text(found: DatasetStatistics) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 from repro.config import fingerprint
 from repro.errors import InputError, RunError
 from repro.report.build import records_fingerprint, source_fingerprint
+from repro.report.describe import descriptions_fingerprint
 from repro.tracking.record import read_records, write_atomically
 
 _CELL_SECONDS = 300
@@ -42,7 +43,7 @@ def execute_notebooks(
     notebooks = sorted(notebook_dir.glob("*.ipynb"))
     if not notebooks:
         raise InputError(f"{notebook_dir}: no notebooks")
-    made_from = [records_fingerprint(read_records(results)), source_fingerprint()]
+    made_from = [records_fingerprint(read_records(results)), descriptions_fingerprint(results), source_fingerprint()]
     pages = []
     for notebook in notebooks:
         page = out_dir / f"{notebook.stem}.html"
