@@ -104,7 +104,7 @@ def test_the_state_survives_json_and_goes_on_alike() -> None:
     assert run(one_slow(), 5, 0.02, seed=3, state=restored)[0] == run(one_slow(), 5, 0.02, seed=3, state=state)[0]
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(arrays(np.float64, 4, elements=st.floats(0, 1e6)), min_size=1, max_size=30))
 def test_shares_stay_positive_and_sum_to_one(times: list[np.ndarray]) -> None:
     state = start(4)

@@ -12,7 +12,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -41,6 +41,7 @@ partitions = st.sampled_from(PARTITIONS)
 GIANT = np.array([1_000_000, 1, 1, 1, 1, 1, 1])
 
 
+@settings(deadline=None)
 @given(partitions, lengths, worlds, st.integers(0, 16))
 @example("vbs_cost", GIANT, 3, 4)
 @example("fbs_cost", GIANT, 3, 4)
@@ -58,6 +59,7 @@ def test_every_sample_goes_to_one_rank_and_counts_are_as_promised(
     assert np.array_equal(rank_S, assign(partition, lengths_S, world, candidates_S=candidates_S))
 
 
+@settings(deadline=None)
 @given(partitions, lengths, worlds)
 def test_no_partition_beats_the_lower_bound(partition: Partition, lengths_S: np.ndarray, world: int) -> None:
     cost_S = SampleCost().of(lengths_S, np.zeros_like(lengths_S))
@@ -66,6 +68,7 @@ def test_no_partition_beats_the_lower_bound(partition: Partition, lengths_S: np.
     assert load_W.max() >= bound * (1 - 1e-12)
 
 
+@settings(deadline=None)
 @given(lengths, worlds)
 def test_ours_is_never_worse_than_karmarkar_karp(lengths_S: np.ndarray, world: int) -> None:
     cost_S = SampleCost().of(lengths_S, np.zeros_like(lengths_S))
@@ -76,6 +79,7 @@ def test_ours_is_never_worse_than_karmarkar_karp(lengths_S: np.ndarray, world: i
     assert heaviest(fbs_cost(cost_S, lengths_S, world)) <= heaviest(karmarkar_karp(cost_S, world)) * (1 + 1e-9)
 
 
+@settings(deadline=None)
 @given(lengths, worlds)
 def test_vbs_is_by_weight_never_worse_than_fbs(lengths_S: np.ndarray, world: int) -> None:
     weight_S = lengths_S.astype(np.float64) ** 1.5
@@ -84,12 +88,14 @@ def test_vbs_is_by_weight_never_worse_than_fbs(lengths_S: np.ndarray, world: int
     assert cut <= dealt * (1 + 1e-5)
 
 
+@settings(deadline=None)
 @given(lengths, worlds)
 def test_vbs_cuts_the_batch_into_contiguous_segments(lengths_S: np.ndarray, world: int) -> None:
     rank_S = vbs(lengths_S, world, alpha=1.0, batch_order=True)
     assert (np.diff(rank_S) >= 0).all()
 
 
+@settings(deadline=None)
 @given(partitions, lengths, worlds, st.floats(1.0, 3.0))
 def test_no_rank_passes_the_token_cap(partition: Partition, lengths_S: np.ndarray, world: int, room: float) -> None:
     most = int(lengths_S.max(initial=0))
@@ -158,6 +164,7 @@ def test_candidates_must_fit_lengths() -> None:
         assign("fbs", np.ones(4, dtype=np.int64), 2, candidates_S=np.ones(3, dtype=np.int64))
 
 
+@settings(deadline=None)
 @given(st.one_of(lengths, arrays(np.float64, st.integers(0, 60), elements=st.floats(0, 2.0**40, width=32))))
 def test_descending_is_a_stable_sort(values_S: np.ndarray) -> None:
     assert np.array_equal(descending(values_S), np.argsort(-values_S, kind="stable"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -33,6 +33,7 @@ def test_fbs_keeps_the_order_of_equal_lengths() -> None:
     assert fbs(np.full(6, 7), 2).tolist() == [0, 1, 1, 0, 0, 1]
 
 
+@settings(deadline=None)
 @given(lengths, worlds)
 def test_fbs_gives_every_rank_the_same_number_of_samples(lengths_S: np.ndarray, world: int) -> None:
     counts = np.bincount(fbs(lengths_S, world), minlength=world)
@@ -40,6 +41,7 @@ def test_fbs_gives_every_rank_the_same_number_of_samples(lengths_S: np.ndarray, 
     assert counts.max() - counts.min() <= 1
 
 
+@settings(deadline=None)
 @given(lengths.filter(lambda values: values.size > 0), worlds)
 def test_fbs_ranks_differ_by_at_most_the_longest_sample(lengths_S: np.ndarray, world: int) -> None:
     whole = lengths_S[: lengths_S.size // world * world]
@@ -48,6 +50,7 @@ def test_fbs_ranks_differ_by_at_most_the_longest_sample(lengths_S: np.ndarray, w
         assert load.max() - load.min() <= whole.max()
 
 
+@settings(deadline=None)
 @given(lengths, worlds)
 def test_fbs_load_does_not_depend_on_the_order_of_samples(lengths_S: np.ndarray, world: int) -> None:
     shuffled = np.random.default_rng(0).permutation(lengths_S)
