@@ -18,7 +18,7 @@ from repro.errors import InputError
 Mode = Literal["measured", "simulated"]
 Partition = Literal["identity", "fbs", "vbs", "karmarkar_karp", "fbs_cost", "vbs_cost"]
 VbsOrder = Literal["dealt", "batch"]
-Exchange = Literal["blocking"]
+Exchange = Literal["blocking", "sdd", "prioritized", "stale"]
 Transport = Literal["process_group"]
 SparseOptimizer = Literal["sgd", "rowwise_adagrad"]
 Dtype = Literal["float32", "float64", "bfloat16"]
@@ -66,7 +66,8 @@ class Arm:
     balance: BalanceConfig = field(default_factory=BalanceConfig)
     """Settings of the partition."""
     exchange: Exchange = "blocking"
-    """How embeddings travel (paper, technique 2)."""
+    """How embeddings travel (paper, technique 2). blocking, sdd: TorchRec's pipelines. prioritized: exact. stale: all
+    rows prefetched, collisions ignored; a control, not a technique."""
     transport: Transport = "process_group"
     """What moves AllGather and AllToAll bytes (paper, technique 3)."""
 

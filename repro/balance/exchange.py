@@ -28,7 +28,7 @@ import torch.distributed as dist
 from repro.balance.packing import concatenate, pack, packed_words, take, unpack
 from repro.balance.partition import assign
 from repro.comm.faults import blame
-from repro.comm.traced import PendingGather, start_all_gather
+from repro.comm.traced import CollectiveInFlight, PendingGather, start_all_gather, start_all_to_all
 from repro.config import BalanceConfig, Partition
 from repro.data.dataset import RequestBlock
 from repro.errors import InputError, RunError
@@ -120,7 +120,7 @@ class BalancedExchange:
         self._lengths: PendingGather | None = None
         self._composite: PendingGather | None = None
         self._sizes: _Sizes | None = None
-        self._moving: tuple[dist.Work, torch.Tensor, list[int]] | None = None
+        self._moving: tuple[CollectiveInFlight, torch.Tensor, list[int]] | None = None
         self._kept_G: np.ndarray | None = None
         self._ended = False
 
@@ -172,9 +172,9 @@ class BalancedExchange:
         if self._ended:
             return None
         assert self._moving is not None and self._sizes is not None and self._kept_G is not None
-        work, words, splits = self._moving
+        in_flight, words, splits = self._moving
         with blame(self._stage(Op.SAMPLES_ALL_TO_ALL), self._group):
-            work.wait()
+            in_flight.wait()
         with self._recorder.during(Op.DATA_LOAD):
             chunks = np.split(words.numpy(), np.cumsum(splits)[:-1])
             reader_N = self._sizes.reader_G[self._kept_G]
@@ -232,16 +232,16 @@ class BalancedExchange:
             packed_words(self._sizes_of(self._kept_G[reader_N == reader]), self._own) for reader in range(self._world)
         ]
         words = torch.empty(sum(splits), dtype=torch.int32)
-        with self._recorder.labelled(Op.SAMPLES_ALL_TO_ALL):
-            work = dist.all_to_all_single(
-                words,
-                torch.from_numpy(np.concatenate(chunks)),
-                splits,
-                [chunk.size for chunk in chunks],
-                group=self._group,
-                async_op=True,
-            )
-        self._moving = (work, words, splits)
+        in_flight = start_all_to_all(
+            words,
+            torch.from_numpy(np.concatenate(chunks)),
+            splits,
+            [chunk.size for chunk in chunks],
+            Op.SAMPLES_ALL_TO_ALL,
+            self._group,
+            self._recorder,
+        )
+        self._moving = (in_flight, words, splits)
 
     @property
     def _own(self) -> RequestBlock:

@@ -31,6 +31,12 @@ class Groups:
     """TorchRec's collectives and the dense AllReduce."""
     balance: dist.ProcessGroup
     """The sample exchange, on host memory (gloo)."""
+    ids: dist.ProcessGroup
+    """Ids and collision masks of prioritized updates, on host memory (gloo)."""
+    priority: dist.ProcessGroup
+    """Collision rows of prioritized updates."""
+    exclusive: dist.ProcessGroup
+    """Exclusive rows of prioritized updates."""
 
 
 @contextmanager
@@ -46,6 +52,9 @@ def process_groups(device: Device, timeout: datetime.timedelta = TIMEOUT) -> Ite
             local_rank=int(os.environ.get("LOCAL_RANK", "0")),
             main=main,
             balance=dist.new_group(backend="gloo", timeout=timeout),
+            ids=dist.new_group(backend="gloo", timeout=timeout),
+            priority=dist.new_group(backend=device.backend, timeout=timeout),
+            exclusive=dist.new_group(backend=device.backend, timeout=timeout),
         )
     finally:
         dist.destroy_process_group()

@@ -2,8 +2,8 @@
 
 TorchRec issues its AllToAlls through `torch.distributed.all_to_all_single`, so that is where they are observed: for the
 duration of a run the function is replaced by one that records arrival, bytes and completion and otherwise does
-the same. What a collective *is* follows from what it carries, since only the embedding exchange goes through here
-unlabelled: integers with equal splits are split sizes, integers with uneven splits are ids, floats in forward are
+the same. What a collective *is* follows from what it carries, since only TorchRec's embedding exchange goes through
+there: integers with equal splits are split sizes, integers with uneven splits are ids, floats in forward are
 embeddings, floats in backward are gradients.
 """
 
@@ -91,10 +91,59 @@ def start_all_gather(tensor: torch.Tensor, op: Op, group: dist.ProcessGroup, rec
     return PendingGather(TracedWork(work, collective, recorder), gathered)
 
 
+_ALL_TO_ALL = dist.all_to_all_single
+"""torch's own, whatever `traced_collectives` has put in its place meanwhile."""
+
+
+class CollectiveInFlight:
+    """An AllToAll in flight."""
+
+    def __init__(self, work: dist.Work, collective: OpenCollective, recorder: Recorder) -> None:
+        self._work = work
+        self._traced = TracedWork(work, collective, recorder)
+        self._collective = collective
+        self._recorder = recorder
+
+    def wait(self) -> None:
+        """Block the main thread until it has ended; the wait is recorded."""
+        self._traced.wait()
+
+    def finish(self) -> None:
+        """Block a lane's thread until it has ended; nothing else waits."""
+        self._work.wait()
+        self._recorder.complete(self._collective)
+
+
+def start_all_to_all(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_splits: list[int],
+    input_splits: list[int],
+    op: Op,
+    group: dist.ProcessGroup,
+    recorder: Recorder,
+    step: int | None = None,
+) -> CollectiveInFlight:
+    """AllToAll with uneven splits, asynchronously; splits count rows of dimension 0, one entry a rank.
+
+    Args:
+        step: as in `Recorder.arrive`; needed when a lane's thread issues it.
+    """
+    collective = recorder.arrive(
+        op,
+        sent_bytes=_sent_bytes(input, input_splits, group),
+        on_device=input.device.type != "cpu",
+        overlap_allowed=True,
+        step=step,
+    )
+    work = _ALL_TO_ALL(output, input, output_splits, input_splits, group=group, async_op=True)
+    stamp_completion(work, collective, input)
+    return CollectiveInFlight(work, collective, recorder)
+
+
 @contextmanager
 def traced_collectives(recorder: Recorder) -> Iterator[None]:
-    """Record every `torch.distributed.all_to_all_single` issued inside, TorchRec's included."""
-    original = dist.all_to_all_single
+    """Record every AllToAll that TorchRec issues inside."""
 
     def all_to_all_single(
         output: torch.Tensor,
@@ -104,14 +153,14 @@ def traced_collectives(recorder: Recorder) -> Iterator[None]:
         group: dist.ProcessGroup | None = None,
         async_op: bool = False,
     ) -> dist.Work | None:
-        op = recorder.label or _embedding_collective(input, input_split_sizes, recorder)
+        op = _embedding_collective(input, input_split_sizes, recorder)
         collective = recorder.arrive(
             op,
             sent_bytes=_sent_bytes(input, input_split_sizes, group),
             on_device=input.device.type != "cpu",
             overlap_allowed=async_op,
         )
-        work = original(output, input, output_split_sizes, input_split_sizes, group=group, async_op=True)
+        work = _ALL_TO_ALL(output, input, output_split_sizes, input_split_sizes, group=group, async_op=True)
         stamp_completion(work, collective, input)
         traced = TracedWork(work, collective, recorder)
         if async_op:
@@ -123,7 +172,7 @@ def traced_collectives(recorder: Recorder) -> Iterator[None]:
     try:
         yield
     finally:
-        dist.all_to_all_single = original
+        dist.all_to_all_single = _ALL_TO_ALL
 
 
 def _embedding_collective(input: torch.Tensor, splits: list[int] | None, recorder: Recorder) -> Op:

@@ -35,19 +35,24 @@ OPTIMIZERS: Mapping[SparseOptimizer, EmbOptimType] = {
 }
 
 
+def feature_keys(feature: Feature) -> list[str]:
+    """Keys of a batch that look up the feature's table."""
+    keys = [UIH_PREFIX + feature.name]
+    if feature.of_candidate:
+        keys.append(CANDIDATE_PREFIX + feature.name)
+    return keys
+
+
 def embedding_collection(features: tuple[Feature, ...], dim: int) -> EmbeddingCollection:
     """One float32 table a feature, on the meta device; UIH and candidate keys of a feature share its table."""
     tables = []
     for feature in features:
-        keys = [UIH_PREFIX + feature.name]
-        if feature.of_candidate:
-            keys.append(CANDIDATE_PREFIX + feature.name)
         tables.append(
             EmbeddingConfig(
                 name=feature.name,
                 embedding_dim=dim,
                 num_embeddings=feature.vocabulary,
-                feature_names=keys,
+                feature_names=feature_keys(feature),
                 data_type=DataType.FP32,
             )
         )

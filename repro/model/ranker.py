@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torchrec.modules.embedding_modules import EmbeddingCollection
 
 from repro.config import ModelConfig
 from repro.data.batch import UIH_PREFIX, JaggedBatch
@@ -50,7 +49,7 @@ class Ranker(nn.Module):
 
     def __init__(
         self,
-        embeddings: EmbeddingCollection,
+        embeddings: nn.Module,
         features: tuple[Feature, ...],
         config: ModelConfig,
         *,

@@ -22,26 +22,26 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 
 from repro.balance.exchange import Exchange
 from repro.comm.traced import stamp_completion
-from repro.embedding.tables import sharded_collections
 from repro.errors import RunError
 from repro.pipeline.ops import Op
 from repro.timeline.recorder import OpenCollective, Recorder
 
 
-def instrument(
-    model: DistributedModelParallel, dense: nn.Module, optimizer: torch.optim.Optimizer, recorder: Recorder
-) -> None:
-    """Make `model`'s steps leave spans in `recorder`. `dense` is the replicated module inside it.
+def instrument(model: nn.Module, optimizer: torch.optim.Optimizer, recorder: Recorder) -> None:
+    """Make `model`'s steps leave spans in `recorder`.
+
+    Args:
+        model: a `Ranker` as wrapped for training; its parts `embeddings` and `dense` are observed.
 
     Raises:
-        RunError: the dense part is not wrapped in DDP, or an embedding table is not sharded as asked.
+        RunError: the dense part is not wrapped in DDP.
     """
-    for collection in sharded_collections(model):
-        collection.register_forward_pre_hook(lambda *_: recorder.switch(Op.LOOKUP))
-    dense.register_forward_pre_hook(lambda *_: recorder.switch(Op.DENSE_FORWARD))
+    wrapped = data_parallel(model)
+    wrapped.module.embeddings.register_forward_pre_hook(lambda *_: recorder.switch(Op.LOOKUP))
+    wrapped.module.dense.register_forward_pre_hook(lambda *_: recorder.switch(Op.DENSE_FORWARD))
     model.register_forward_hook(lambda *_: recorder.switch(Op.DENSE_BACKWARD))
-    reducer = _DenseAllReduce(recorder, data_parallel(model).process_group)
-    data_parallel(model).register_comm_hook(None, reducer.hook)
+    reducer = _DenseAllReduce(recorder, wrapped.process_group)
+    wrapped.register_comm_hook(None, reducer.hook)
 
     def begin_optimizer(*_: object) -> None:
         reducer.complete()
@@ -54,7 +54,7 @@ def instrument(
     optimizer.register_step_post_hook(end_optimizer)
 
 
-def advance_behind_compute(model: DistributedModelParallel, exchange: Exchange) -> None:
+def advance_behind_compute(model: nn.Module, exchange: Exchange) -> None:
     """Let the next batch's exchange go on where the paper hooks it in: when dense forward and when backward begin.
 
     The fetch at the head of the step is its third hook; see `repro.pipeline.train_step`.
@@ -63,15 +63,15 @@ def advance_behind_compute(model: DistributedModelParallel, exchange: Exchange) 
     model.register_forward_hook(lambda *_: exchange.advance())
 
 
-def data_parallel(model: DistributedModelParallel) -> DistributedDataParallel:
-    """The DDP wrapper that TorchRec put around the dense part.
+def data_parallel(model: nn.Module) -> DistributedDataParallel:
+    """The DDP wrapper around the model, put there by us or by TorchRec.
 
     Raises:
         RunError: there is none.
     """
-    wrapped = model._dmp_wrapped_module
+    wrapped = model._dmp_wrapped_module if isinstance(model, DistributedModelParallel) else model
     if not isinstance(wrapped, DistributedDataParallel):
-        raise RunError(f"the dense part is not data parallel: TorchRec wrapped it in {type(wrapped).__name__}")
+        raise RunError(f"the dense part is not data parallel: it is wrapped in {type(wrapped).__name__}")
     return wrapped
 
 

@@ -3,6 +3,8 @@
 Both executors emit spans for these and nothing else. Lane and category are stated here, once, and never
 guessed from a kernel's name: a rank that spins inside a collective for a straggler must not look busy, and
 host-staged traffic must not look like memory work.
+
+The background lane is the second communication stream of prioritized updates: what runs there hides behind dense work.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal
 
-Lane = Literal["compute", "comm", "copy", "host"]
+Lane = Literal["compute", "comm", "background", "copy", "host"]
 Category = Literal["compute", "communication", "memory", "host", "wait"]
 
 
@@ -31,6 +33,15 @@ class Op(Enum):
     GRADIENT_ALL_TO_ALL = ("gradient_all_to_all", "comm", "communication")
     ROW_UPDATE = ("row_update", "compute", "compute")
     DENSE_ALL_REDUCE = ("dense_all_reduce", "comm", "communication")
+    COLLISION_MASK_ALL_TO_ALL = ("collision_mask_all_to_all", "comm", "communication")
+    EXCLUSIVE_LOOKUP = ("exclusive_lookup", "background", "memory")
+    EXCLUSIVE_EMBEDDING_ALL_TO_ALL = ("exclusive_embedding_all_to_all", "background", "communication")
+    COLLISION_GRADIENT_ALL_TO_ALL = ("collision_gradient_all_to_all", "comm", "communication")
+    COLLISION_UPDATE = ("collision_update", "compute", "compute")
+    COLLISION_LOOKUP = ("collision_lookup", "compute", "compute")
+    COLLISION_EMBEDDING_ALL_TO_ALL = ("collision_embedding_all_to_all", "comm", "communication")
+    EXCLUSIVE_GRADIENT_ALL_TO_ALL = ("exclusive_gradient_all_to_all", "background", "communication")
+    EXCLUSIVE_UPDATE = ("exclusive_update", "background", "memory")
     OPTIMIZER_STEP = ("optimizer_step", "compute", "compute")
 
     def __init__(self, label: str, lane: Lane, category: Category) -> None:
@@ -42,6 +53,16 @@ class Op(Enum):
 OP_BY_LABEL: dict[str, Op] = {op.label: op for op in Op}
 
 EMBEDDING_COLLECTIVES: frozenset[Op] = frozenset(
-    {Op.ID_SPLITS_ALL_TO_ALL, Op.ID_ALL_TO_ALL, Op.EMBEDDING_ALL_TO_ALL, Op.GRADIENT_ALL_TO_ALL}
+    {
+        Op.ID_SPLITS_ALL_TO_ALL,
+        Op.ID_ALL_TO_ALL,
+        Op.EMBEDDING_ALL_TO_ALL,
+        Op.GRADIENT_ALL_TO_ALL,
+        Op.COLLISION_MASK_ALL_TO_ALL,
+        Op.EXCLUSIVE_EMBEDDING_ALL_TO_ALL,
+        Op.COLLISION_GRADIENT_ALL_TO_ALL,
+        Op.COLLISION_EMBEDDING_ALL_TO_ALL,
+        Op.EXCLUSIVE_GRADIENT_ALL_TO_ALL,
+    }
 )
 """Collectives of the embedding exchange: what `exposed_embedding_ms` counts (paper, Fig. 9)."""

@@ -1,7 +1,8 @@
 """One training run of one rank, readable top to bottom: the path of a batch.
 
-read (data) -> exchange (balance) -> collate -> TorchRec pipeline: ids AllToAll -> lookup -> embeddings AllToAll ->
-dense forward -> loss -> dense backward -> gradients AllToAll, row update; dense AllReduce -> optimizer step
+read (data) -> exchange (balance) -> collate -> pipeline (`repro.pipeline.build`): ids AllToAll -> lookup ->
+embeddings AllToAll -> dense forward -> loss -> dense backward -> gradients AllToAll, row update; dense AllReduce ->
+optimizer step
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.train_pipeline import TrainPipelineBase
-from torchrec.optim.optimizers import in_backward_optimizer_filter
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from repro.balance.exchange import BalancedExchange, Exchange, Unbalanced
 from repro.comm.groups import Groups
@@ -23,9 +22,8 @@ from repro.data.batch import JaggedBatch, collate
 from repro.data.dataset import PreparedDataset, RequestBlock
 from repro.data.prefetch import prefetch
 from repro.device import Device
-from repro.embedding.tables import embedding_collection, shard
-from repro.model.ranker import Ranker
-from repro.pipeline.instrument import advance_behind_compute, instrument
+from repro.pipeline.build import Built, build
+from repro.pipeline.instrument import advance_behind_compute
 from repro.pipeline.ops import Op
 from repro.timeline.recorder import Recorder
 
@@ -47,7 +45,7 @@ class RankStep:
 class Trained:
     """The outcome on one rank: the model as trained, and its steps."""
 
-    model: DistributedModelParallel
+    built: Built
     steps: list[RankStep]
 
 
@@ -55,20 +53,23 @@ class Training:
     """A run under way on this rank; may pause between steps. Every rank of `groups` must make the same calls."""
 
     def __init__(
-        self, config: RunConfig, dataset: PreparedDataset, device: Device, groups: Groups, recorder: Recorder
+        self,
+        config: RunConfig,
+        dataset: PreparedDataset,
+        device: Device,
+        groups: Groups,
+        recorder: Recorder,
+        learning_rate: Callable[[], float] | None = None,
     ) -> None:
-        """
-        Raises:
-            RunError: TorchRec did not shard, fuse or wrap as asked.
-        """
+        """See `repro.pipeline.build.build` for arguments and errors."""
         self.recorder = recorder
-        self.model, optimizer = build(config, dataset, device, groups, recorder)
+        self.built = build(config, dataset, device, groups, recorder, learning_rate)
         exchange = _exchange(config, groups, recorder)
-        advance_behind_compute(self.model, exchange)
-        self._pipeline = TrainPipelineBase(self.model, optimizer, device.torch_device)
+        advance_behind_compute(self.built.model, exchange)
         self._in_flight: deque[JaggedBatch] = deque()
         blocks = prefetch(_blocks(config, dataset, groups))
-        self._source = _batches(blocks, exchange, device, recorder, self._in_flight)
+        batches = _batches(blocks, exchange, device, recorder, self._in_flight)
+        self._source = _announced(batches, self.built.announce)
         self._losses: list[torch.Tensor] = []
         self._trained: list[JaggedBatch] = []
 
@@ -86,15 +87,16 @@ class Training:
         with traced_collectives(self.recorder):
             for _ in range(steps):
                 self.recorder.begin_step(self.steps_done)
-                loss_sum, _logit_C = self._pipeline.progress(self._source)
+                loss_sum, _logit_C = self.built.pipeline.progress(self._source)
                 self._losses.append(loss_sum)
                 self._trained.append(self._in_flight.popleft())
                 on_step()
 
     def outcome(self) -> Trained:
-        """The model and what this rank knows of each step."""
+        """The model and what this rank knows of each step; ends the run."""
+        self.built.finish()
         done = zip(self._trained, self._losses, strict=True)
-        return Trained(self.model, [_rank_step(i, batch, float(loss)) for i, (batch, loss) in enumerate(done)])
+        return Trained(self.built, [_rank_step(i, batch, float(loss)) for i, (batch, loss) in enumerate(done)])
 
 
 def train(config: RunConfig, dataset: PreparedDataset, device: Device, groups: Groups, recorder: Recorder) -> Trained:
@@ -102,27 +104,6 @@ def train(config: RunConfig, dataset: PreparedDataset, device: Device, groups: G
     training = Training(config, dataset, device, groups, recorder)
     training.run(config.steps)
     return training.outcome()
-
-
-def build(
-    config: RunConfig, dataset: PreparedDataset, device: Device, groups: Groups, recorder: Recorder
-) -> tuple[DistributedModelParallel, torch.optim.Optimizer]:
-    """The sharded model and the optimizer of its dense part, instrumented. A function of the config's seed alone."""
-    torch.manual_seed(config.seed)
-    features = dataset.manifest.features
-    ranker = Ranker(
-        embedding_collection(features, config.model.dim),
-        features,
-        config.model,
-        max_length=config.max_uih,
-        world=groups.world,
-    )
-    dense = ranker.dense
-    model = shard(ranker, config.optimizer, device, groups.main, config.seed)
-    replicated = dict(in_backward_optimizer_filter(model.named_parameters()))
-    optimizer = torch.optim.Adam(replicated.values(), lr=config.optimizer.dense_lr)
-    instrument(model, dense, optimizer, recorder)
-    return model, optimizer
 
 
 def _exchange(config: RunConfig, groups: Groups, recorder: Recorder) -> Exchange:
@@ -167,6 +148,21 @@ def _batches(
             start_next()
         in_flight.append(batch)
         yield batch
+
+
+def _announced(
+    batches: Iterator[JaggedBatch], announce: Callable[[KeyedJaggedTensor | None], None]
+) -> Iterator[JaggedBatch]:
+    """The batches, each announced when it comes and passed on when the one after it has come."""
+    before: JaggedBatch | None = None
+    for batch in batches:
+        announce(batch.features)
+        if before is not None:
+            yield before
+        before = batch
+    announce(None)
+    if before is not None:
+        yield before
 
 
 def _rank_step(step: int, batch: JaggedBatch, loss_sum: float) -> RankStep:

@@ -60,7 +60,7 @@ class _Closed:
 
 
 class Recorder:
-    """Spans of one rank. Not thread safe: one recorder belongs to the rank's main thread."""
+    """Spans of one rank. Belongs to the rank's main thread, but for `arrive`; an op is issued by one thread only."""
 
     def __init__(self, clock: Clock, *, rank: int, transport: str) -> None:
         self._clock = clock
@@ -68,10 +68,9 @@ class Recorder:
         self._transport = transport
         self._step = 0
         self._running: tuple[Op, Any] | None = None
-        self._label: Op | None = None
         self._closed: list[_Closed] = []
         self._collectives: list[OpenCollective] = []
-        self._issued: Counter[Op] = Counter()
+        self._issued: Counter[tuple[int, Op]] = Counter()
         self._pauses: list[tuple[int, int]] = []
 
     @property
@@ -80,15 +79,14 @@ class Recorder:
         return self._running[0] if self._running else None
 
     @property
-    def label(self) -> Op | None:
-        """The op that the code now running says its collectives are, if it says so."""
-        return self._label
+    def step(self) -> int:
+        """The step that the main thread is at."""
+        return self._step
 
     def begin_step(self, step: int) -> None:
         """Spans from here on belong to `step`."""
         self.switch(None)
         self._step = step
-        self._issued.clear()
 
     def switch(self, op: Op | None) -> None:
         """The main lane now runs `op` (None: nothing known)."""
@@ -97,20 +95,19 @@ class Recorder:
             self._closed.append(_Closed(running, self._step, since, self._now(running.lane != "host")))
         self._running = (op, self._now(op.lane != "host")) if op is not None else None
 
-    @contextmanager
-    def labelled(self, op: Op) -> Iterator[None]:
-        """Collectives issued inside are `op`."""
-        before, self._label = self._label, op
-        try:
-            yield
-        finally:
-            self._label = before
+    def arrive(
+        self, op: Op, *, sent_bytes: int, on_device: bool, overlap_allowed: bool, step: int | None = None
+    ) -> OpenCollective:
+        """This rank enters a collective now. The only call that a lane's thread may make, too.
 
-    def arrive(self, op: Op, *, sent_bytes: int, on_device: bool, overlap_allowed: bool) -> OpenCollective:
-        """This rank enters a collective now; `on_device` when its tensors are the device's, not the host's."""
-        number = list(Op).index(op) * COLLECTIVES_PER_OP + self._issued[op]
-        self._issued[op] += 1
-        opened = OpenCollective(op, self._step, number, sent_bytes, on_device, self._now(on_device), overlap_allowed)
+        Args:
+            on_device: its tensors are the device's, not the host's.
+            step: the step it belongs to; None for the main thread's. A lane must say, since the main thread moves on.
+        """
+        at = self._step if step is None else step
+        number = list(Op).index(op) * COLLECTIVES_PER_OP + self._issued[at, op]
+        self._issued[at, op] += 1
+        opened = OpenCollective(op, at, number, sent_bytes, on_device, self._now(on_device), overlap_allowed)
         self._collectives.append(opened)
         return opened
 

@@ -22,8 +22,9 @@ from repro.comm.traced import traced_collectives
 from repro.config import Arm, ModelConfig, OptimizerConfig, RunConfig
 from repro.data.batch import collate
 from repro.device import Device
-from repro.embedding.tables import initial_rows, local_rows, sharded_collections
+from repro.embedding.tables import initial_rows
 from repro.model.ranker import Ranker
+from repro.pipeline.instrument import data_parallel
 from repro.pipeline.train_step import train
 from repro.timeline.recorder import Recorder
 from tests.distributed.ranks import run_ranks
@@ -70,12 +71,8 @@ def _train_torchrec(groups: Groups, device: Device, config: RunConfig) -> dict[s
         replace(config, gpus=groups.world, batch=2 * BATCH // groups.world), dataset, device, groups, recorder
     )
     return {
-        "tables": [
-            (name, first, rows.clone())
-            for collection in sharded_collections(trained.model)
-            for name, first, rows in local_rows(collection)
-        ],
-        "dense": {n: p.detach().clone() for n, p in trained.model.named_parameters() if ".dense." in n},
+        "tables": [(name, first, rows.clone()) for name, first, rows in trained.built.local_rows()],
+        "dense": {n: p.detach().clone() for n, p in data_parallel(trained.built.model).module.dense.named_parameters()},
         "loss": [step.loss_sum for step in trained.steps],
         "requests": [step.requests for step in trained.steps],
         "tokens": [step.uih_tokens for step in trained.steps],

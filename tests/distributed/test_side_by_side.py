@@ -1,5 +1,5 @@
-"""Without this, arms that are measured side by side could disturb each other: batches mixed up between them, or the time
-in which one stands still counted as the other's idle time.
+"""Without this, arms that are measured side by side could disturb each other: batches mixed up between them, or the
+time in which one stands still counted as the other's idle time.
 
 Not covered: whether the ratio of arms is steadier than with runs one after another.
 """
