@@ -7,6 +7,7 @@ what pip itself does, and whether the sets resolve (`make lock`, `make check-cud
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -81,6 +82,30 @@ def test_trains_share_what_is_not_about_the_accelerator() -> None:
     differing = {name for name in cpu.keys() & cuda.keys() if cpu[name] != cuda[name]}
     assert differing == {"torch", "torchrec", "fbgemm-gpu"}
     assert not [name for name in cpu if name.startswith(("nvidia-", "cuda-"))], "locked against torch's CUDA build"
+
+
+DISTRIBUTIONS = {"fbgemm_gpu": "fbgemm-gpu", "yaml": "pyyaml"}
+"""Where a package is not called what its distribution is called."""
+BROUGHT_BY_TORCH = {"triton"}
+
+
+def test_every_imported_package_is_asked_for() -> None:
+    """One that comes as somebody else's dependency is gone when they drop it."""
+    ours = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {
+        path.name for path in ROOT.iterdir() if path.is_dir()
+    }
+    wanted = {*direct("cuda"), *BROUGHT_BY_TORCH}
+    for top in ("repro", "data_prep", "experiments", "tests"):
+        for path in (ROOT / top).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    names = [node.module]
+                for package in {name.split(".")[0] for name in names} - ours - sys.stdlib_module_names:
+                    asked = canonical(DISTRIBUTIONS.get(package, package))
+                    assert asked in wanted, (
+                        f"{path.relative_to(ROOT)} imports {package}: add it to requirements/common.in"
+                    )
 
 
 def test_stub_stands_in_for_the_pinned_fbgemm() -> None:
