@@ -59,6 +59,7 @@ class Ranker(nn.Module):
         super().__init__()
         self.embeddings = embeddings
         self.dense = DenseRanker(config, max_length)
+        self.loss = LogLossSum()
         self.uih_keys = [UIH_PREFIX + feature.name for feature in features]
         self.candidate_keys = [CANDIDATE_PREFIX + feature.name for feature in features if feature.of_candidate]
         self.world = world
@@ -69,7 +70,7 @@ class Ranker(nn.Module):
         history_TD = sum_of([embedded[key].values() for key in self.uih_keys])
         candidate_CD = sum_of([embedded[key].values() for key in self.candidate_keys])
         logit_C = self.dense(history_TD, candidate_CD, batch)
-        loss_sum = log_loss_sum(logit_C, batch.labels)
+        loss_sum = self.loss(logit_C, batch.labels)
         return loss_sum * (self.world / batch.global_labels), (loss_sum.detach(), logit_C.detach())
 
 
@@ -81,7 +82,10 @@ def sum_of(tensors: list[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-def log_loss_sum(logit_C: torch.Tensor, label_C: torch.Tensor) -> torch.Tensor:
-    """Sum of binary cross entropies, nats, a scalar of the logits' dtype (at least float32)."""
-    wide = logit_C if logit_C.dtype == torch.float64 else logit_C.float()
-    return F.binary_cross_entropy_with_logits(wide, label_C.to(wide.dtype), reduction="sum")
+class LogLossSum(nn.Module):
+    """Sum of binary cross entropies. A module, so that TorchRec's tracer of `Ranker.forward` need not look inside."""
+
+    def forward(self, logit_C: torch.Tensor, label_C: torch.Tensor) -> torch.Tensor:
+        """Nats, a scalar of the logits' dtype, at least float32."""
+        wide = logit_C if logit_C.dtype == torch.float64 else logit_C.float()
+        return F.binary_cross_entropy_with_logits(wide, label_C.to(wide.dtype), reduction="sum")
