@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from data_prep import amazon, kuairand, movielens, movielens_100k, own_log, synthetic, taobao, yambda
+from data_prep import amazon, kuairand, movielens, movielens_100k, own_log, synthetic, synthetic_presets, taobao, yambda
 from data_prep.own_log import OwnLog
 from data_prep.prepare import prepare_source
 from data_prep.source import Source
@@ -18,8 +18,7 @@ def names() -> tuple[str, ...]:
     """Every name `prepare` takes."""
     return (
         movielens_100k.NAME,
-        "synthetic",
-        "synthetic-tiny",
+        *(preset.name for preset in synthetic_presets.PRESETS),
         *(edition.name for edition in (*movielens.EDITIONS, *kuairand.EDITIONS, *yambda.EDITIONS)),
         taobao.NAME,
         amazon.NAME,
@@ -63,16 +62,15 @@ def _source(name: str, raw_root: Path, own: OwnLog | None) -> Source:
     match name:
         case movielens_100k.NAME:
             return movielens_100k.source()
-        case "synthetic":
-            return synthetic.source(synthetic.SYNTHETIC)
-        case "synthetic-tiny":
-            return synthetic.source(synthetic.SYNTHETIC_TINY)
         case taobao.NAME:
             return taobao.source(raw_root)
         case amazon.NAME | amazon.FULL_NAME:
             return amazon.source(name, raw_root)
         case "csv":
             return _own_source(own)
+    for preset in synthetic_presets.PRESETS:
+        if preset.name == name:
+            return synthetic.source(preset)
     for movielens_edition in movielens.EDITIONS:
         if movielens_edition.name == name:
             return movielens.source(movielens_edition, raw_root)

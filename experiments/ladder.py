@@ -37,7 +37,7 @@ SIMULATED_SAME = replace(MEASURED, mode="simulated", cluster="h100_paper", gpus=
 
 SIMULATED_PAPER = replace(
     SIMULATED_SAME,
-    dataset="synthetic",
+    dataset="industrial-21k",
     batch=128,
     max_uih=21_000,
     steps=12,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = ["--set", "dataset=synthetic-tiny", "--set", "steps=3", "--set", "warmup_steps=0", "--set", "batch=4"]
+TINY = ["--set", "dataset=tiny", "--set", "steps=3", "--set", "warmup_steps=0", "--set", "batch=4"]
 
 
 def repro(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -41,7 +41,7 @@ def assert_one_line(done: subprocess.CompletedProcess[str], *says: str, code: in
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    done = repro("prepare", "synthetic-tiny", "--data", str(folder))
+    done = repro("prepare", "tiny", "--data", str(folder))
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -56,7 +56,7 @@ def test_help_lists_every_command() -> None:
 def test_list_names_experiments_and_data_sets() -> None:
     done = repro("list")
     assert done.returncode == 0
-    for name in ("ladder", "fig08a", "movielens-100k", "synthetic", "repro run ladder"):
+    for name in ("ladder", "fig08a", "movielens-100k", "industrial-21k", "repro run ladder"):
         assert name in done.stdout
 
 

@@ -28,7 +28,7 @@ from repro.errors import InputError
 @pytest.fixture(scope="module")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tiny")
-    return sources.prepare("synthetic-tiny", root / "data", key_path=root / "key", log=lambda _: None)
+    return sources.prepare("tiny", root / "data", key_path=root / "key", log=lambda _: None)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_types_of_a_block(tiny: PreparedDataset) -> None:
 
 
 def test_unknown_feature(tiny: PreparedDataset) -> None:
-    with pytest.raises(InputError, match="no event feature 'mood'; there are item, action"):
+    with pytest.raises(InputError, match="no event feature 'mood'; there are item, genre, author, action"):
         tiny.event_feature("mood")
 
 
