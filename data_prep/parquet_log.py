@@ -55,13 +55,15 @@ def _column(path: Path, batch: pa.RecordBatch, field: Field, rows: int, fix: str
     if pa.types.is_timestamp(column.type) and pa.types.is_integer(field.type):
         column = column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
     try:
-        # To text only from text: a number must not become an id that is spelled otherwise elsewhere.
-        if pa.types.is_string(field.type) and not pa.types.is_string(column.type):
-            column = column.cast(pa.string()) if _is_text_or_integer(column.type) else column
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if pa.types.is_string(field.type) and not _is_spelled(column.type):
+            raise pa.ArrowInvalid
         return field.of(column if column.type == field.type else column.cast(field.type))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InputError(f"{path}: {field.name} must be {field.wanted}, it has {column.type} values; {fix}") from None
 
 
-def _is_text_or_integer(kind: pa.DataType) -> bool:
-    return pa.types.is_large_string(kind) or pa.types.is_dictionary(kind) or pa.types.is_integer(kind)
+def _is_spelled(kind: pa.DataType) -> bool:
+    """Whether values have one spelling as text."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
