@@ -81,6 +81,15 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--name", dest="own_name", default="csv", help="name of the data set (default: csv)")
     _add_folders(prepare)
 
+    describe = command("describe", _describe, "measure and draw a prepared data set")
+    describe.add_argument("name", nargs="+", help="prepared data sets, or folders of such")
+    describe.add_argument("--gpus", type=int, default=8, help="ranks of a global batch, for collisions (default: 8)")
+    describe.add_argument("--batch", type=int, default=16, help="requests a rank (default: 16)")
+    describe.add_argument("--max-uih", type=int, default=21_000, help="cap on a history (default: 21000)")
+    describe.add_argument("--wandb", choices=["auto", "online", "offline", "disabled"], default="auto",
+                          help="aggregates to W&B; auto: online when logged in, else offline (default)")  # fmt: skip
+    _add_folders(describe)
+
     run = command("run", _run, "run an experiment; done runs are skipped")
     run.add_argument("recipe", help="experiment name, or a recipe file (.json) as printed by --dry-run")
     run.add_argument("--mode", choices=["measured", "simulated"], help="only the runs of this mode")
@@ -168,6 +177,16 @@ def _prepare_one(
         print(f"would prepare {name} in {data / name}")
         return
     sources.prepare(name, data, key_path=USER_HASH_KEY, force=force, mirror=mirror)
+
+
+def _describe(options: argparse.Namespace) -> int:
+    from repro.report.describe import describe
+
+    for name in options.name:
+        folder = Path(name) if Path(name).is_dir() else options.data / name
+        describe(folder, options.results, ranks=options.gpus, batch=options.batch, max_uih=options.max_uih,
+                 wandb=options.wandb)  # fmt: skip
+    return 0
 
 
 def _run(options: argparse.Namespace) -> int:
