@@ -7,6 +7,7 @@ import fcntl
 import http.client
 import os
 import shutil
+import socket
 import time
 import urllib.error
 import urllib.parse
@@ -54,6 +55,8 @@ def transfer(url: str, path: Path, say: Say, *, advice: str) -> None:
                 now = target.seek(0, os.SEEK_END)
                 failures, size = (failures + 1 if now <= size else 1), now
                 if failure.lasting or failures >= TRIES:
+                    if not size:
+                        partial.unlink()
                     raise InputError(f"{path}: cannot be downloaded from {url} ({failure}); {advice}") from None
                 wait = FIRST_WAIT * 2 ** (failures - 1)
                 say(f"{path.name}: {failure}; again in {wait:.0f} s")
@@ -107,7 +110,9 @@ def _attempt(url: str, target: IO[bytes], name: str, say: Say) -> None:
             target.truncate(0)
         raise _Failure(f"HTTP {error.code} {error.reason}", lasting=error.code in _LASTING) from None
     except urllib.error.URLError as error:
-        raise _Failure(str(error.reason)) from None
+        # A name that is unknown from the start is a machine without network, which waiting does not change.
+        offline = isinstance(error.reason, socket.gaierror) and not begin
+        raise _Failure(f"no network? {error.reason}" if offline else str(error.reason), lasting=offline) from None
     except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise _Failure(str(error) or type(error).__name__) from None
 

@@ -117,6 +117,17 @@ def test_no_network_says_what_to_do(tmp_path: Path) -> None:
         pass  # nobody listens there any more
     with pytest.raises(InputError, match=r"cannot be downloaded from .*refused.*put it at"):
         _fetch(tmp_path, site)
+    assert not list((tmp_path / "set").iterdir())
+
+
+def test_an_unknown_host_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise transfer.urllib.error.URLError(transfer.socket.gaierror(-2, "Name or service not known"))
+
+    monkeypatch.setattr(transfer._OPENER, "open", unknown)
+    monkeypatch.setattr(transfer.time, "sleep", lambda _: pytest.fail("waited"))
+    with pytest.raises(InputError, match=r"no network\? .*put it at"):
+        fetch(_file(tmp_path, "https://example.invalid/log.zip"), "free", None, lambda _: None)
 
 
 def test_without_a_url(tmp_path: Path) -> None:
