@@ -99,10 +99,14 @@ class SyntheticLog:
             raise InputError(f"synthetic.{name}: {message}, got {getattr(self, name)}")
 
     @property
+    def window_ms(self) -> int:
+        """Time at which the request window begins, ms."""
+        return round((self.days - self.request_days) * DAY_MS)
+
+    @property
     def rule(self) -> RequestRule:
         """How the window is cut into requests."""
-        first_time = round((self.days - self.request_days) * DAY_MS)
-        return RequestRule(max_candidates=self.max_candidates, first_time=first_time, seed=self.seed)
+        return RequestRule(max_candidates=self.max_candidates, first_time=self.window_ms, seed=self.seed)
 
 
 def override(knobs: SyntheticLog, assignments: list[str]) -> SyntheticLog:

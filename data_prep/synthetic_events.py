@@ -70,7 +70,7 @@ def plan_users(knobs: SyntheticLog) -> UserPlan:
 
     # The earliest of the user's sessions, if those are uniform in time.
     sessions_U = np.maximum(history_U / knobs.session_events, 1.0)
-    first_ms_U = knobs.rule.first_time * -np.expm1(np.log1p(-rng.random(knobs.users)) / sessions_U)  # type: ignore[operator]
+    first_ms_U = knobs.window_ms * -np.expm1(np.log1p(-rng.random(knobs.users)) / sessions_U)
     order_U = np.argsort(first_ms_U, kind="stable")
     return UserPlan(
         history_U=history_U[order_U],
@@ -138,7 +138,7 @@ def _times(
 ) -> np.ndarray:
     """Event times, int64 ms (N,), ascending in each stretch: a history begins at the user's first event. Sessions begin
     as uniform draws would, but come sorted: their gaps are exponential draws, normalized."""
-    window_ms, end_ms = knobs.rule.first_time, round(knobs.days * DAY_MS)
+    window_ms, end_ms = knobs.window_ms, round(knobs.days * DAY_MS)
     start_K = np.stack([first_ms_U, np.full_like(first_ms_U, window_ms)], axis=1).reshape(-1)
     span_K = np.stack([window_ms - first_ms_U, np.full_like(first_ms_U, end_ms - window_ms)], axis=1).reshape(-1)
     begin_K = np.cumsum(size_K) - size_K
