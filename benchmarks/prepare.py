@@ -38,10 +38,10 @@ CHUNK = 1 << 20
 COLUMNS = ("user", "time", "uih_begin", "uih_end", "candidate_item", "label")
 
 
-def generate(path: Path, events: int) -> None:
-    """Write `ratings.csv`: lognormal counts a user (at least 20 in the mean), Zipf items, times over 25 years."""
+def generate(path: Path, events: int, users: int = USERS) -> None:
+    """Write `ratings.csv`: lognormal counts a user, Zipf items, times over 25 years."""
     rng = np.random.default_rng(0)
-    share_U = np.cumsum(rng.lognormal(0, 1.2, USERS))
+    share_U = np.cumsum(rng.lognormal(0, 1.2, users))
     user_N = np.searchsorted(share_U, (np.arange(events) + 0.5) * (share_U[-1] / events)) + 1
     weight_I = np.cumsum(1.0 / np.arange(1, ITEMS + 1))
     names = ["userId", "movieId", "rating", "timestamp"]
@@ -114,7 +114,7 @@ def in_pandas(ratings: Path, folder: Path, key: bytes) -> None:
     requests[list(COLUMNS)].to_parquet(folder / "requests.parquet", compression="zstd", index=False)
 
 
-def _same(ours_folder: Path, pandas_folder: Path) -> bool:
+def same_rows(ours_folder: Path, pandas_folder: Path) -> bool:
     """Whether both wrote the same rows."""
     for stem, names in (("events", ("user", "time", "item", "action")), ("requests", COLUMNS)):
         mine = pa.concat_tables(
@@ -162,7 +162,7 @@ def main() -> None:
         generate(ratings, options.events)
         our_s, our_cpu_s, our_gb = _measure("ours", ratings, Path(folder))
         pandas_s, pandas_cpu_s, pandas_gb = _measure("pandas", ratings, Path(folder))
-        same = _same(Path(folder) / "ours" / NAME, Path(folder) / "pandas")
+        same = same_rows(Path(folder) / "ours" / NAME, Path(folder) / "pandas")
     print(f"{options.events:,} events, same rows: {same}")
     print(f"  pandas {pandas_s:6.1f} s, {pandas_cpu_s:6.1f} s of CPU, {pandas_gb:5.2f} GB")
     print(f"  ours   {our_s:6.1f} s, {our_cpu_s:6.1f} s of CPU, {our_gb:5.2f} GB")
