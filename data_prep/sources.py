@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from data_prep.source import Source
 from repro.errors import InputError
 
 OWN = "csv"
+SYNTHETIC = "synthetic"
+"""The generator; without knobs it makes its industrial preset under this name."""
 
 
 def names() -> tuple[str, ...]:
@@ -23,6 +26,7 @@ def names() -> tuple[str, ...]:
         taobao.NAME,
         amazon.NAME,
         amazon.FULL_NAME,
+        SYNTHETIC,
         OWN,
     )
 
@@ -68,6 +72,8 @@ def _source(name: str, raw_root: Path, own: OwnLog | None) -> Source:
             return amazon.source(name, raw_root)
         case "csv":
             return _own_source(own)
+        case "synthetic":
+            return synthetic.source(dataclasses.replace(synthetic_presets.INDUSTRIAL_21K, name=SYNTHETIC))
     for preset in synthetic_presets.PRESETS:
         if preset.name == name:
             return synthetic.source(preset)

@@ -1,8 +1,9 @@
 """Finds the knobs of a prepared data set, so that a synthetic log looks like it.
 
 What is fitted, and to what: lengths (a lognormal) to the quantiles of UIH length, popularity (a Zipf exponent) to the
-Gini of items, candidates and requests a user to their means, activity to its slope, labels to their rate. All else keeps
-the value it has in the knobs one starts from. How close the result is must be measured on the prepared set.
+Gini of items, candidates to the most there are, requests a user to their mean, activity to its slope, labels to their
+rate. All else keeps the value it has in the knobs one starts from. How close the result is must be measured on the
+prepared set.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Target:
     """Slope of ln(requests of a user) against ln(their mean UIH length)."""
     length_quantiles: np.ndarray
     """UIH length of requests at evenly spaced quantiles from 0 to 1, float (Q,)."""
-    candidates: float
-    """Mean of a request."""
+    most_candidates: int
+    """Of any request."""
     positive_share: float
     """Of labels."""
     events: int
@@ -64,7 +65,7 @@ def fit(target: Target, start: SyntheticLog, name: str) -> SyntheticLog:
         request_days=days,
         requests_a_user=target.requests_a_user,
         activity=float(np.clip(target.activity, 0.0, 1.5)),
-        max_candidates=max(1, round(2 * target.candidates - 1)),
+        max_candidates=target.most_candidates,
         items=target.items,
         genres=genres,
         popularity_days=None,

@@ -78,7 +78,13 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--columns", default="", metavar="ROLE=COLUMN,...",
                      help="user=...,item=...,time=...,label=...[,action=...]; label=rating>=4 compares")  # fmt: skip
     own.add_argument("--time-unit", default="s", help="s (default), ms, us, ns, or iso: 2024-05-01T12:00:00Z")
-    own.add_argument("--name", dest="own_name", default="csv", help="name of the data set (default: csv)")
+    own.add_argument("--name", dest="own_name", help="name of the data set (default: csv, or synthetic)")
+    made = prepare.add_argument_group("synthetic", "a seeded generator")
+    made.add_argument("--like", default="industrial-21k", metavar="PRESET",
+                      help="start from its knobs (default: industrial-21k); see `repro list`")  # fmt: skip
+    made.add_argument("--set", dest="knobs", action="append", default=[], metavar="KNOB=VALUE",
+                      help="change a knob, e.g. --set users=20000 --set popularity_exponent=0.9")  # fmt: skip
+    made.add_argument("--match", metavar="DATASET", help="fit the knobs to a prepared data set; says how close it is")
     _add_folders(prepare)
 
     describe = command("describe", _describe, "measure and draw a prepared data set")
@@ -153,16 +159,33 @@ def _prepare(options: argparse.Namespace) -> int:
     from data_prep import sources
     from data_prep.own_log import own_log
 
+    if options.name == sources.SYNTHETIC:
+        return _prepare_synthetic(options)
+    if options.knobs or options.match:
+        raise InputError(f"--set and --match are for `repro prepare {sources.SYNTHETIC}`, not {options.name}")
     if options.name != sources.OWN:
         if options.events or options.columns:
             raise InputError(f"--events and --columns are for `repro prepare {sources.OWN}`, not {options.name}")
         _prepare_one(options.name, options.data, options.mirror, force=options.force, dry_run=options.dry_run)
         return 0
-    own = own_log(options.own_name, options.events, options.columns, options.time_unit)
+    own = own_log(options.own_name or sources.OWN, options.events, options.columns, options.time_unit)
     if options.dry_run:
         print(f"would prepare {own.name} in {options.data / own.name} from {len(own.files)} files")
         return 0
     sources.prepare(options.name, options.data, key_path=USER_HASH_KEY, force=options.force, own=own)
+    return 0
+
+
+def _prepare_synthetic(options: argparse.Namespace) -> int:
+    from repro.synthesize import knobs_of, prepare_synthetic
+
+    name = options.own_name or options.name
+    match = options.data / options.match if options.match else None
+    knobs = knobs_of(name, like=options.like, match=match, assignments=options.knobs)
+    if options.dry_run:
+        print(f"would prepare {name} in {options.data / name}: {knobs}")
+        return 0
+    prepare_synthetic(knobs, options.data, key_path=USER_HASH_KEY, match=match, force=options.force)
     return 0
 
 

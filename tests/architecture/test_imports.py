@@ -31,6 +31,7 @@ ROWS: list[set[str]] = [
         "repro.balance.zigzag",
         "repro.data.columns",
         "repro.data.dataset",
+        "repro.data.distance",
         "repro.data.prefetch",
         "repro.data.statistics",
         "repro.embedding.collision",
@@ -47,6 +48,7 @@ ROWS: list[set[str]] = [
     {"repro.report"},
     {"repro.launch", "repro.doctor"},
     {"data_prep", "experiments"},
+    {"repro.synthesize"},
     {"repro.cli"},
     {"tests"},
 ]
