@@ -33,6 +33,15 @@ class StepFacts:
     loss_sum: float | None = None
     """Sum of log losses over the global batch, nats; None when nothing was trained."""
     positives: int | None = None
+    collision_pct: float | None = None
+    """Distinct rows, over all ranks, that the batch before touches too / distinct rows; None for the first batch, or
+    where nobody counted (`repro.embedding.collision`)."""
+    exchange_collision_pct: float | None = None
+    """The same share of the rows that the exchange moves, where a row counts once for each rank that asks for it."""
+    lookups: int | None = None
+    """Embedding lookups of all ranks."""
+    exchanged_rows: int | None = None
+    """Distinct rows of each rank, summed over ranks: what a deduplicated exchange moves each way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +52,8 @@ class RunResult:
     facts: list[StepFacts]
     hardware: dict[str, str]
     notes: tuple[str, ...] = field(default=())
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    """What the executor knows beyond timeline and facts; names must not be those of `summarize`."""
 
 
 def sparsity_pct(lengths_S: np.ndarray) -> float:
@@ -60,7 +71,24 @@ def summarize(config: RunConfig, result: RunResult) -> tuple[dict[str, Metric], 
     if all(facts.loss_sum is not None for facts in result.facts):
         last = result.facts[-max(1, round(NE_WINDOW * len(result.facts))) :]
         metrics["ne"] = Metric(value=_ne(last), unit="log loss / base-rate entropy")
+    metrics |= _row_metrics(result.facts[config.warmup_steps :]) | result.metrics
     return metrics, _step_rows(config, ledger, result.facts)
+
+
+def _row_metrics(facts: list[StepFacts]) -> dict[str, Metric]:
+    """What the timed steps say of embedding rows; absent where nobody counted."""
+    metrics = {}
+    for name in ("collision_pct", "exchange_collision_pct"):
+        counted = [getattr(fact, name) for fact in facts if getattr(fact, name) is not None]
+        if counted:
+            metrics[name] = Metric(value=float(np.mean(counted)), unit="%")
+        if counted and name == "collision_pct":
+            metrics["collision_p99_pct"] = Metric(value=float(np.percentile(counted, 99)), unit="%")
+    moved = [(fact.lookups, fact.exchanged_rows) for fact in facts if fact.lookups and fact.exchanged_rows is not None]
+    if moved:
+        lookups, rows = np.sum(moved, axis=0)
+        metrics["dedup_saving_pct"] = Metric(value=float(100 * (1 - rows / lookups)), unit="%")
+    return metrics
 
 
 def _ne(facts: list[StepFacts]) -> float:
@@ -82,6 +110,12 @@ def _step_rows(config: RunConfig, ledger: Ledger, facts: list[StepFacts]) -> lis
             group = "throughput" if name in ("qps", "step_ms") else "bubble"
             row[f"{group}/{name}"] = metric.value
         row["bubble/sparsity_pct"] = fact.sparsity_pct
+        for name, share in (
+            ("collision_pct", fact.collision_pct),
+            ("exchange_collision_pct", fact.exchange_collision_pct),
+        ):
+            if share is not None:
+                row[f"bubble/{name}"] = share
         for part in PARTS:
             row[f"ledger/{part}_ms"] = float(one.part(part).mean() / 1e6)
         if fact.loss_sum is not None:

@@ -35,6 +35,13 @@ DEFINITIONS: tuple[Definition, ...] = (
         "What prioritized updates attack (paper, Fig. 9).",
     ),
     Definition(
+        "exposed_exclusive_ms",
+        "ms a step",
+        "of exposed_embedding_ms, the part of exclusive embeddings and gradients",
+        "Rows of prioritized updates that no step should wait for, in flight while nothing computed. Beside host work "
+        "it costs no time.",
+    ),
+    Definition(
         "bubble_pct",
         "%",
         "100 × (1 − Σ compute / Σ step)",

@@ -10,6 +10,10 @@ Rule, for each instant of a rank, first match wins:
   4. host work runs                    -> host_wait
   5. nothing                           -> other_idle
 
+Spans count in whichever windows they lie, whatever step they belong to: exclusive rows of step t travel into the window
+of t+1. Memory work (looking up and updating exclusive rows, beside everything else) hides nothing and is no class of
+its own: where only it runs, the rank idles.
+
 Example: two ranks, window 10 ms. Rank 0 computes 4 ms and enters an AllToAll; rank 1 computes 8 ms, enters it, and
 it takes 2 ms. Rank 0: useful 4, straggler 4, exposed 2. Rank 1: useful 8, exposed 2.
 Straggler % = mean(4/10, 0/10) = 20 %.
@@ -26,6 +30,7 @@ from repro.pipeline.ops import EMBEDDING_COLLECTIVES, Op
 from repro.timeline.schema import NO_COLLECTIVE, Metric, Timeline
 
 COLLECTIVES: tuple[Op, ...] = tuple(op for op in Op if op.category == "communication")
+EXCLUSIVE = frozenset({Op.EXCLUSIVE_EMBEDDING_ALL_TO_ALL, Op.EXCLUSIVE_GRADIENT_ALL_TO_ALL})
 STRAGGLER = "straggler_wait"
 PARTS: tuple[str, ...] = (
     "useful_compute",
@@ -200,6 +205,8 @@ def bubble_metrics(ledger: Ledger, *, requests_per_step: float) -> dict[str, Met
 
     - straggler_pct: mean over ranks and steps of straggler wait / window (the paper's definition)
     - exposed_comm_ms, exposed_embedding_ms: exposed communication a step, mean over ranks
+    - exposed_exclusive_ms: of the latter, exclusive rows of prioritized updates: in flight while nothing computed,
+      which costs time only if somebody waited for them (beside host work nobody does)
     - bubble_pct: share of the window in which no compute runs; contention_pct: share lost to stretched compute
     - imbalance: max over ranks / mean over ranks of compute time, mean over steps
     - step_ms, qps (requests a second over all ranks)
@@ -212,6 +219,7 @@ def bubble_metrics(ledger: Ledger, *, requests_per_step: float) -> dict[str, Met
         "straggler_pct": Metric(value=float(100 * ledger.part(STRAGGLER).sum() / total_ns), unit="%"),
         "exposed_comm_ms": Metric(value=float(ledger.exposed_ns().mean() / 1e6), unit="ms"),
         "exposed_embedding_ms": Metric(value=float(ledger.exposed_ns(EMBEDDING_COLLECTIVES).mean() / 1e6), unit="ms"),
+        "exposed_exclusive_ms": Metric(value=float(ledger.exposed_ns(EXCLUSIVE).mean() / 1e6), unit="ms"),
         "bubble_pct": Metric(value=float(100 * (1 - computing.sum() / total_ns)), unit="%"),
         "contention_pct": Metric(value=float(100 * ledger.part("contention").sum() / total_ns), unit="%"),
         "imbalance": Metric(value=float(np.mean(computing.max(axis=1) / computing.mean(axis=1))), unit="max/mean"),

@@ -18,7 +18,8 @@ from repro.errors import InputError
 from repro.pipeline.ops import Lane
 from repro.timeline.schema import NO_COLLECTIVE, Span, Timeline
 
-_LANES: tuple[str, ...] = get_args(Lane)
+_LANES: tuple[str, ...] = ("compute", "comm", "copy", "host", "background")
+"""By thread id; new lanes come last, so that ids stay. Viewers show them in the order of `Lane`."""
 _ROWS_PER_LANE = 100
 """Thread ids a lane may use; lane k owns k x 100 .. k x 100 + 99."""
 
@@ -101,7 +102,8 @@ class _Rows:
             lane, row = divmod(thread, _ROWS_PER_LANE)
             name = _LANES[lane] + (f" +{row}" if row else "")
             events.append(_metadata("thread_name", rank, thread, name=name))
-            events.append(_metadata("thread_sort_index", rank, thread, sort_index=thread))
+            order = get_args(Lane).index(_LANES[lane]) * _ROWS_PER_LANE + row
+            events.append(_metadata("thread_sort_index", rank, thread, sort_index=order))
         return events
 
 

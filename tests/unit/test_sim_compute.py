@@ -137,14 +137,17 @@ def test_dense_of_ranks_is_the_sum_over_their_samples():
 
 
 def test_lookup_closed_form():
-    assert compute.lookup(SMALL, H100_PAPER, 1e6) == pytest.approx(5e-6 + 2e6 * 2048 / 2.5e12)
+    assert compute.lookup(SMALL, H100_PAPER, np.array([1e6])) == pytest.approx(5e-6 + 2e6 * 2048 / 2.5e12)
 
 
 def test_row_update_closed_form():
-    moved = (1 + 2 * 0.43) * 1e6 * 2048
-    assert compute.row_update(SMALL, H100_PAPER, 1e6, "sgd") == pytest.approx(5e-6 + moved / 1.45e12)
-    with_state = moved + 2 * 0.43 * 1e6 * 4
-    assert compute.row_update(SMALL, H100_PAPER, 1e6, "rowwise_adagrad") == pytest.approx(5e-6 + with_state / 1.45e12)
+    received, distinct = np.array([1e6, 0.0]), np.array([4e5, 0.0])
+    moved = np.array([(1 + 2 * 0.4) * 1e6 * 2048, 0])
+    plain = compute.row_update(SMALL, H100_PAPER, received, distinct, "sgd")
+    assert plain == pytest.approx(5e-6 + moved / 1.45e12)
+    with_state = moved + 2 * distinct * 4
+    adagrad = compute.row_update(SMALL, H100_PAPER, received, distinct, "rowwise_adagrad")
+    assert adagrad == pytest.approx(5e-6 + with_state / 1.45e12)
 
 
 def test_dense_parameters_are_those_of_the_model():

@@ -1,15 +1,21 @@
 """Without this the bytes of the exchanges, or which rank is charged for which sample, could be wrong while every single
-cost function is right. Not covered: the cost functions themselves (test_sim_compute, test_sim_communication)."""
+cost function is right. Not covered: the cost functions themselves (test_sim_compute, test_sim_communication) and the
+prioritized exchange (test_sim_prioritized)."""
 
+from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from repro.config import Arm, ModelConfig, RunConfig
+from repro.config import Arm, Exchange, ModelConfig, RunConfig
 from repro.execution.simulated import communication, compute
 from repro.execution.simulated.clusters import H100_PAPER
 from repro.execution.simulated.cost_model import GlobalBatch, step_costs
+from repro.execution.simulated.prioritized_costs import StepRows
+from repro.execution.simulated.rows import RowTraffic
 from repro.pipeline.ops import Op
 from repro.pipeline.step_plan import step_plan
 
@@ -31,6 +37,7 @@ def batch_of(uih: list[int], candidates: list[int], rank: list[int], world: int)
         rank=np.array(rank),
         uih_features=2,
         candidate_features=1,
+        distinct_rows=50_000.0,
     )
 
 
@@ -41,8 +48,11 @@ def batch() -> GlobalBatch:
 
 
 def test_every_op_of_every_arm_has_a_cost(batch):
-    costs = step_costs(config_of(2), H100_PAPER, batch)
-    for arm in (Arm(name="torchrec"), BALANCE):
+    traffic = RowTraffic(**dict.fromkeys(RowTraffic.__dataclass_fields__, np.array([7.0, 9.0])))
+    rows = StepRows(now=traffic, following=traffic, announced=traffic, lookups=np.array([10.0, 20.0]))
+    for partition, exchange in product(("identity", "fbs"), get_args(Exchange)):
+        arm = Arm(name="a", partition=partition, exchange=exchange)
+        costs = step_costs(replace(config_of(2), arm=arm), H100_PAPER, batch, rows)
         for planned in step_plan(arm):
             duration = costs.duration_ns[planned.op]
             assert (duration.dtype, duration.shape) == (np.dtype(np.int64), (2,))
@@ -123,10 +133,11 @@ def test_compute_is_charged_to_the_rank_that_trains(batch):
 
 def test_owners_share_lookups_evenly(batch):
     costs = step_costs(config_of(2), H100_PAPER, batch)
-    rows = float(batch.ids().sum()) / 2
-    assert (
-        costs.duration_ns[Op.LOOKUP].tolist() == [round(1e9 * compute.lookup(config_of(2).model, H100_PAPER, rows))] * 2
-    )
+    model, rows, distinct = config_of(2).model, np.array([batch.ids().sum() / 2]), np.array([25_000.0])
+    lookup = compute.lookup(model, H100_PAPER, rows)[0]
+    assert costs.duration_ns[Op.LOOKUP].tolist() == [round(1e9 * lookup)] * 2
+    update = compute.row_update(model, H100_PAPER, rows, distinct, "rowwise_adagrad")[0]
+    assert costs.duration_ns[Op.ROW_UPDATE].tolist() == [round(1e9 * update)] * 2
 
 
 def test_host_and_optimizer_costs(batch):

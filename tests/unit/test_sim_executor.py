@@ -1,13 +1,13 @@
 """Without this a simulated run could use other batches or another partition than a measured one, or start on input that
-cannot give a result. Not covered: the real reader (a stand-in delivers lengths) and the size of any number."""
+cannot give a result. Not covered: the real reader (a stand-in delivers lengths and ids) and the size of any number."""
 
 import dataclasses
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sim_data import StandIn, skewed
 
 from repro.balance.partition import fbs
 from repro.config import Arm, ModelConfig, RunConfig
@@ -19,30 +19,8 @@ from repro.pipeline.step_plan import step_plan
 
 TORCHREC = Arm(name="torchrec")
 BALANCE = Arm(name="balance", partition="fbs")
-
-
-class Lengths:
-    """Stands in for a prepared data set: skewed lengths, batches in order."""
-
-    def __init__(self, requests: int, seed: int = 0) -> None:
-        generator = np.random.default_rng(seed)
-        self.lengths = np.exp(generator.normal(6.0, 1.5, requests)).astype(np.int64)
-        self.counts = generator.integers(1, 17, requests)
-        self.manifest = SimpleNamespace(
-            features=(SimpleNamespace(of_candidate=True), SimpleNamespace(of_candidate=False))
-        )
-
-    def global_batches(self, global_batch: int) -> int:
-        return self.lengths.size // global_batch
-
-    def global_rows(self, t: int, global_batch: int) -> np.ndarray:
-        return np.arange(t * global_batch, (t + 1) * global_batch)
-
-    def uih_lengths(self, rows: np.ndarray, max_uih: int) -> np.ndarray:
-        return np.minimum(self.lengths[rows], max_uih)
-
-    def candidate_counts(self, rows: np.ndarray) -> np.ndarray:
-        return self.counts[rows]
+PRIORITY = Arm(name="balance+priority", partition="fbs", exchange="prioritized")
+STALE = Arm(name="stale", partition="fbs", exchange="stale")
 
 
 BASE = RunConfig(
@@ -52,11 +30,11 @@ BASE = RunConfig(
 
 
 def run(**changes: object) -> RunResult:
-    return simulate(dataclasses.replace(BASE, **changes), Lengths(8 * 16 * 4), run_id="r")
+    return simulate(dataclasses.replace(BASE, **changes), skewed(8 * 16 * 4), run_id="r")
 
 
 def test_one_span_for_every_step_rank_and_op_of_the_plan():
-    for arm in (TORCHREC, BALANCE):
+    for arm in (TORCHREC, BALANCE, PRIORITY, STALE):
         spans = run(arm=arm).timeline.spans
         expected = {(t, r, p.op.label) for t in range(4) for r in range(8) for p in step_plan(arm)}
         assert len(spans) == len(expected)
@@ -65,7 +43,7 @@ def test_one_span_for_every_step_rank_and_op_of_the_plan():
 
 def test_request_i_is_read_by_rank_i_mod_world_and_trained_where_the_partition_says():
     """An event carries two ids, a candidate one. Bytes show who holds what, before and after balancing."""
-    data = Lengths(8 * 16 * 4)
+    data = skewed(8 * 16 * 4)
     uih, counts = np.minimum(data.lengths[:128], 4000), data.counts[:128]
     reader = np.arange(128) % 8
     for arm, trainer in ((TORCHREC, reader), (BALANCE, fbs(uih, 8))):
@@ -78,7 +56,7 @@ def test_request_i_is_read_by_rank_i_mod_world_and_trained_where_the_partition_s
 
 
 def test_facts_are_those_of_the_global_batches_and_equal_in_all_arms():
-    lengths = Lengths(8 * 16 * 4)
+    lengths = skewed(8 * 16 * 4)
     facts = run().facts
     assert facts == run(arm=BALANCE).facts
     first, capped = facts[0], np.minimum(lengths.lengths[:128], 4000)
@@ -101,9 +79,7 @@ def test_balancing_cuts_the_straggler():
 
 
 def test_equal_lengths_leave_no_straggler():
-    data = Lengths(8 * 16 * 4)
-    data.lengths[:] = 1000
-    data.counts[:] = 4
+    data = StandIn(np.full(8 * 16 * 4, 1000), np.full(8 * 16 * 4, 4))
     metrics, _ = summarize(BASE, simulate(BASE, data, run_id="r"))
     assert metrics["straggler_pct"].value == 0
     assert metrics["imbalance"].value == 1
@@ -120,7 +96,7 @@ def test_the_result_says_what_it_stands_on():
 
 def test_progress_counts_steps():
     done: list[int] = []
-    simulate(BASE, Lengths(8 * 16 * 4), run_id="r", progress=done.append)
+    simulate(BASE, skewed(8 * 16 * 4), run_id="r", progress=done.append)
     assert done == [1, 2, 3, 4]
 
 

@@ -64,11 +64,11 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     ),
     Assumption(
         number="A6",
-        statement="Lookup moves two and row update one plus twice 0.43 rows of bytes a lookup (43 % of the lookups "
-        "an owner receives are distinct), at 2.5 and 1.45 TB/s. The benchmark used SGD; row-wise Adagrad "
-        "adds its state's bytes.",
-        source="recsys-examples dynamicemb benchmark; distinct share derived for Zipf 1.05 over 50 M rows",
-        confidence="L",
+        statement="A lookup moves two rows of bytes for each row asked for, a row update one for each gradient and two "
+        "for each distinct row (counted from the real ids), at 2.5 and 1.45 TB/s. The benchmark used SGD; row-wise "
+        "Adagrad adds its state's bytes.",
+        source="recsys-examples dynamicemb benchmark",
+        confidence="M",
     ),
     Assumption(
         number="A7",
@@ -95,15 +95,17 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption(
         number="A10",
         statement="An id travels as 8 bytes, an embedding or gradient as model.dim x 4 bytes, once for every token "
-        "and feature: TorchRec's sequence embeddings are not deduplicated.",
-        source="torchrec EmbeddingCollection, row-wise sharding",
+        "and feature in the arms torchrec, sdd and balance: TorchRec's sequence embeddings are not deduplicated "
+        "unless asked to be.",
+        source="torchrec EmbeddingCollection, row-wise sharding, default settings",
         confidence="H",
     ),
     Assumption(
         number="A11",
-        statement="Rows are spread evenly over ranks, so every owner receives the same number of lookups from every "
-        "peer.",
-        source="holds for hashed ids; popular rows make it optimistic",
+        statement="Rows are dealt to owners by a hash. In TorchRec's arms every owner then receives the same number of "
+        "lookups, which flatters them where a row is popular or a table small; in the other arms each owner is "
+        "charged the distinct rows that ranks ask of it, counted from the real ids.",
+        source="holds for hashed ids; contiguous blocks of ids ordered by popularity would be far more uneven",
         confidence="L",
     ),
     Assumption(
@@ -115,7 +117,8 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     ),
     Assumption(
         number="A13",
-        statement="Collectives of one rank run one after another, and compute beside a collective is not slowed down.",
+        statement="Collectives of one lane run one after another, those of two lanes side by side; compute beside a "
+        "collective is not slowed down.",
         source="first model; contention is not modelled yet",
         confidence="L",
     ),
@@ -123,6 +126,46 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         number="A14",
         statement="Nothing varies but lengths: no jitter, equal GPUs, an idle network.",
         source="first model",
+        confidence="L",
+    ),
+    Assumption(
+        number="A15",
+        statement="Prioritized and stale exchanges send each distinct row once a rank (8 bytes of id, 1 of mask for "
+        "each of two batches, model.dim x 4 each way). That saving is deduplication's, not priority's: the synchronous "
+        "exchange of the same rows is simulated beside it (100 % collisions), and gains are split at it.",
+        source="repro.embedding.id_exchange",
+        confidence="H",
+    ),
+    Assumption(
+        number="A16",
+        statement="Collision embeddings, and after them the dense AllReduce, start beside the exclusive gradients on "
+        "another communicator and share the network with them: all move at half speed until the shorter is done. "
+        "Ids beside exclusive embeddings are too small to matter.",
+        source="two process groups slow each other (torchrec#4251); equal shares are a guess",
+        confidence="L",
+    ),
+    Assumption(
+        number="A17",
+        statement="Merging early and late rows, and one row for each lookup, moves twice as many rows of bytes at the "
+        "speed of lookups; adding up the gradients of equal ids, at the end of dense backward, reads one row a lookup "
+        "and reads and writes each distinct one at the speed of row updates. Lookups and updates of exclusive rows "
+        "run beside dense work and slow it down in nothing.",
+        source="byte counts of repro.embedding.prioritized; the last is optimistic",
+        confidence="L",
+    ),
+    Assumption(
+        number="A18",
+        statement="The run is cut out of a longer one: batches after its last step are read from the data set, and "
+        "where that ends its last batch stands in for them. Rows of tables over a million rows are sampled by a hash "
+        "where a global batch has over 33 M events (a count of n rows is then off by about sqrt((k - 1) / n)).",
+        source="repro.execution.simulated.rows; tested against full counts",
+        confidence="H",
+    ),
+    Assumption(
+        number="A19",
+        statement="Where a figure varies the collision rate of one data set, that share of every rank's and every "
+        "owner's rows collides, whatever the ids say, and nothing else changes.",
+        source="definition of the sweep; a real change of rate also changes how often rows repeat",
         confidence="L",
     ),
 )

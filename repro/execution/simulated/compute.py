@@ -28,8 +28,6 @@ _FORWARD_SHARE = 1 / 3
 """Of elementwise work and launches: backward is taken as twice forward, as for the projections."""
 _LAUNCHES_PER_LAYER = 20
 _TILE_ROWS = 128
-_UNIQUE_SHARE = 0.43
-"""Distinct rows among the lookups an owner receives: Zipf 1.05 over 50 M rows."""
 _ADAM_BYTES = 28
 """A parameter: read weight, gradient and two moments, write weight and two moments, all float32."""
 
@@ -168,18 +166,21 @@ def dense(
     return layers(forward_S, forward_R, _FORWARD_SHARE), layers(backward_S, backward_R, 1 - _FORWARD_SHARE)
 
 
-def lookup(model: ModelConfig, cluster: Cluster, received_rows: float) -> float:
-    """Read `received_rows` table rows and write them to the send buffer."""
-    return cluster.kernel_launch + 2 * received_rows * model.dim * _FLOAT32 / cluster.lookup_bandwidth
+def lookup(model: ModelConfig, cluster: Cluster, received_R: np.ndarray) -> np.ndarray:
+    """Read `received_R` rows and write them elsewhere, float64 (R,)."""
+    seconds_R: np.ndarray = cluster.kernel_launch + 2 * received_R * model.dim * _FLOAT32 / cluster.lookup_bandwidth
+    return seconds_R
 
 
-def row_update(model: ModelConfig, cluster: Cluster, received_rows: float, optimizer: SparseOptimizer) -> float:
-    """Read `received_rows` gradient rows; read and write the distinct rows they update and Adagrad's state."""
-    distinct = _UNIQUE_SHARE * received_rows
-    moved = (received_rows + 2 * distinct) * model.dim * _FLOAT32
+def row_update(
+    model: ModelConfig, cluster: Cluster, received_R: np.ndarray, distinct_R: np.ndarray, optimizer: SparseOptimizer
+) -> np.ndarray:
+    """Read `received_R` gradient rows; read and write the `distinct_R` rows they update and Adagrad's state. (R,)."""
+    moved_R = (received_R + 2 * distinct_R) * model.dim * _FLOAT32
     if optimizer == "rowwise_adagrad":
-        moved += 2 * distinct * _FLOAT32
-    return cluster.kernel_launch + moved / cluster.update_bandwidth
+        moved_R = moved_R + 2 * distinct_R * _FLOAT32
+    seconds_R: np.ndarray = cluster.kernel_launch + moved_R / cluster.update_bandwidth
+    return seconds_R
 
 
 def dense_parameters(model: ModelConfig) -> int:

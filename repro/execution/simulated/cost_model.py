@@ -1,4 +1,8 @@
-"""Costs of one step: duration and bytes of every op on every rank, from the real lengths of its global batch."""
+"""Costs of one step: duration and bytes of every op on every rank, from the real lengths and rows of its global batch.
+
+The embedding exchange is the arm's: TorchRec's arms send a row for every lookup (here), the others distinct rows
+(`prioritized_costs`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from repro.config import RunConfig
 from repro.execution.simulated import communication, compute
 from repro.execution.simulated.clusters import Cluster
 from repro.execution.simulated.engine import StepCosts
+from repro.execution.simulated.prioritized_costs import StepRows, beside, prioritized_costs
 from repro.pipeline.ops import Op
 
 # S samples of one global batch, R ranks
@@ -38,6 +43,8 @@ class GlobalBatch:
     """Ids an event of the history carries."""
     candidate_features: int
     """Ids a candidate carries."""
+    distinct_rows: float
+    """Distinct rows that the batch touches, over all ranks and tables."""
 
     def ids(self) -> np.ndarray:
         """Ids, and therefore looked-up rows, of each sample, int64 (S,)."""
@@ -53,18 +60,33 @@ class GlobalBatch:
         return packed
 
 
-def step_costs(config: RunConfig, cluster: Cluster, batch: GlobalBatch) -> StepCosts:
-    """Cost of every op that any arm's plan may hold."""
+def step_costs(config: RunConfig, cluster: Cluster, batch: GlobalBatch, rows: StepRows | None = None) -> StepCosts:
+    """Cost of every op of the plan of `config.arm`.
+
+    Args:
+        rows: what the arm's exchange moves; needed by `prioritized` and `stale`, ignored by others.
+    """
     world = config.gpus
+    gradient_bytes = compute.dense_parameters(config.model) * _FLOAT32
     seconds: dict[Op, np.ndarray | float] = {}
     sent: dict[Op, np.ndarray] = {}
     seconds |= _local_work(config, cluster, batch)
-    for part in (_balancing(cluster, world, batch), _embedding_exchange(config, cluster, batch)):
-        seconds |= part[0]
-        sent |= part[1]
-    gradient_bytes = compute.dense_parameters(config.model) * _FLOAT32
     seconds[Op.DENSE_ALL_REDUCE] = communication.all_reduce(cluster, world, total_bytes=gradient_bytes)
     sent[Op.DENSE_ALL_REDUCE] = np.full(world, 2 * gradient_bytes * (world - 1) / world)
+    part = _balancing(cluster, world, batch)
+    seconds |= part[0]
+    sent |= part[1]
+    if config.arm.exchange in ("prioritized", "stale"):
+        assert rows is not None
+        exchange = prioritized_costs(config, cluster, rows)
+        seconds |= exchange.seconds
+        sent |= exchange.sent
+        seconds[Op.DENSE_BACKWARD] = seconds[Op.DENSE_BACKWARD] + exchange.sum_duplicates
+        seconds |= _beside_exclusive_gradients(cluster, world, seconds)
+    else:
+        part = _embedding_exchange(config, cluster, batch)
+        seconds |= part[0]
+        sent |= part[1]
     return StepCosts(
         duration_ns={
             op: np.broadcast_to(np.rint(np.multiply(s, 1e9)), world).astype(np.int64) for op, s in seconds.items()
@@ -73,17 +95,35 @@ def step_costs(config: RunConfig, cluster: Cluster, batch: GlobalBatch) -> StepC
     )
 
 
+def _beside_exclusive_gradients(
+    cluster: Cluster, world: int, seconds: dict[Op, np.ndarray | float]
+) -> dict[Op, np.ndarray | float]:
+    """What starts as the exclusive gradients do, on another communicator, shares the network with them (A16):
+    first the collision embeddings, then the dense gradients, while there is something left to share with."""
+    latency = communication.all_to_all(cluster, world, nic_bytes=0, nvlink_bytes=0)
+    exclusive, collision, dense = (
+        float(np.max(seconds[op]))
+        for op in (Op.EXCLUSIVE_GRADIENT_ALL_TO_ALL, Op.COLLISION_EMBEDDING_ALL_TO_ALL, Op.DENSE_ALL_REDUCE)
+    )
+    return {
+        Op.COLLISION_EMBEDDING_ALL_TO_ALL: beside(collision, exclusive, latency),
+        Op.DENSE_ALL_REDUCE: beside(dense, max(exclusive - collision, 0.0), latency),
+        Op.EXCLUSIVE_GRADIENT_ALL_TO_ALL: beside(exclusive, collision + dense, latency),
+    }
+
+
 def _local_work(config: RunConfig, cluster: Cluster, batch: GlobalBatch) -> dict[Op, np.ndarray | float]:
     model, world = config.model, config.gpus
     forward_R, backward_R = compute.dense(model, cluster, batch.uih, batch.candidates, batch.rank, world)
-    rows_of_owner = float(batch.ids().sum()) / world
+    received_R = np.full(world, float(batch.ids().sum()) / world)
+    distinct_R = np.full(world, batch.distinct_rows / world)
     return {
         Op.DATA_LOAD: _HOST_SECONDS_PER_STEP,
         Op.PARTITION: _PARTITION_SECONDS_PER_SAMPLE * batch.uih.size + 2 * cluster.stream_sync,
-        Op.LOOKUP: compute.lookup(model, cluster, rows_of_owner),
+        Op.LOOKUP: compute.lookup(model, cluster, received_R),
         Op.DENSE_FORWARD: forward_R,
         Op.DENSE_BACKWARD: backward_R,
-        Op.ROW_UPDATE: compute.row_update(model, cluster, rows_of_owner, config.optimizer.sparse),
+        Op.ROW_UPDATE: compute.row_update(model, cluster, received_R, distinct_R, config.optimizer.sparse),
         Op.OPTIMIZER_STEP: compute.optimizer_step(model, cluster),
     }
 
@@ -125,8 +165,8 @@ def _busiest(origin: np.ndarray, target: np.ndarray, moved: np.ndarray, world: i
 
 
 def _embedding_exchange(config: RunConfig, cluster: Cluster, batch: GlobalBatch) -> Part:
-    """Split sizes and ids to the owners, rows back, gradients to the owners. Owners receive equal shares (A11), so the
-    rank with the most ids is the busiest one each way."""
+    """TorchRec's: split sizes and ids to the owners, rows back, gradients to the owners, a row for every lookup (A10).
+    Owners receive equal shares (A11), so the rank with the most ids is the busiest one each way."""
     world = config.gpus
     ids_R = np.bincount(batch.rank, weights=batch.ids(), minlength=world)
     row_bytes = config.model.dim * _FLOAT32

@@ -1,20 +1,21 @@
-"""The simulated executor: a run's real batches and real partition, with durations from the cost model."""
+"""The simulated executor: a run's real batches, partition and rows, with durations from the cost model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-import numpy as np
-
-from repro.balance.partition import assign
 from repro.config import RunConfig
 from repro.data.dataset import PreparedDataset
 from repro.errors import InputError
 from repro.execution.base import RunResult, StepFacts, sparsity_pct
+from repro.execution.simulated import whatif
 from repro.execution.simulated.assumptions import ASSUMPTIONS
+from repro.execution.simulated.batches import Batches
 from repro.execution.simulated.clusters import Cluster, cluster
 from repro.execution.simulated.cost_model import GlobalBatch, step_costs
 from repro.execution.simulated.engine import place, to_timeline
+from repro.execution.simulated.prioritized_costs import StepRows
 from repro.pipeline.step_plan import step_plan
 
 TRANSPORT = "simulated-nccl"
@@ -30,7 +31,7 @@ def simulate(
     """Simulate `config.steps` steps of `config.arm` on `config.cluster`. Deterministic.
 
     Args:
-        dataset: where the global batches come from; only lengths are read.
+        dataset: where the global batches come from; lengths and ids are read.
         run_id: name of the timeline.
         progress: called after each step with the number of steps done.
 
@@ -40,25 +41,45 @@ def simulate(
     """
     hardware = _checked_cluster(config, dataset)
     plan = step_plan(config.arm)
-    costs, facts = [], []
+    batches = Batches(config, dataset)
+    deduplicated = config.arm.exchange in ("prioritized", "stale")
+    costs, facts, seen = [], [], []
     for step in range(config.steps):
-        batch = _global_batch(config, dataset, step)
-        costs.append(step_costs(config, hardware, batch))
-        facts.append(
-            StepFacts(
-                step=step,
-                requests=batch.uih.size,
-                labels=int(batch.candidates.sum()),
-                uih_tokens=int(batch.uih.sum()),
-                sparsity_pct=sparsity_pct(batch.uih),
-            )
-        )
+        batch = batches.batch(step)
+        rows = batches.rows(step, batch) if deduplicated else None
+        costs.append(step_costs(config, hardware, batch, rows))
+        facts.append(_facts(step, batch, rows, batches.collision_pct(step)))
+        if rows is not None:
+            seen.append((batch, rows))
         progress(step + 1)
+    prioritized = config.arm.exchange == "prioritized"
     return RunResult(
         timeline=to_timeline(plan, place(plan, costs), costs, run_id=run_id, transport=TRANSPORT),
         facts=facts,
         hardware={"cluster": hardware.name, "gpu": hardware.gpu, "gpus": str(config.gpus)},
-        notes=tuple(str(assumption) for assumption in ASSUMPTIONS),
+        notes=(*(str(assumption) for assumption in ASSUMPTIONS), *((whatif.NOTE,) if prioritized else ())),
+        metrics=whatif.at_other_shares(config, hardware, seen) if prioritized else {},
+    )
+
+
+def _facts(step: int, batch: GlobalBatch, rows: StepRows | None, collision_pct: float | None) -> StepFacts:
+    facts = StepFacts(
+        step=step,
+        requests=batch.uih.size,
+        labels=int(batch.candidates.sum()),
+        uih_tokens=int(batch.uih.sum()),
+        sparsity_pct=sparsity_pct(batch.uih),
+        collision_pct=collision_pct,
+        lookups=int(batch.ids().sum()),
+    )
+    if rows is None:
+        return facts
+    asked = float(rows.now.asked.sum())
+    late_pct = 100.0 * float(rows.now.asked_late.sum()) / max(asked, 1.0)
+    return replace(
+        facts,
+        exchanged_rows=round(asked),
+        exchange_collision_pct=None if collision_pct is None else late_pct,
     )
 
 
@@ -76,18 +97,3 @@ def _checked_cluster(config: RunConfig, dataset: PreparedDataset) -> Cluster:
             "lower steps, batch or gpus, or prepare more requests"
         )
     return hardware
-
-
-def _global_batch(config: RunConfig, dataset: PreparedDataset, step: int) -> GlobalBatch:
-    rows = dataset.global_rows(step, config.global_batch)
-    uih = np.asarray(dataset.uih_lengths(rows, config.max_uih), dtype=np.int64)
-    candidates = np.asarray(dataset.candidate_counts(rows), dtype=np.int64)
-    features = dataset.manifest.features
-    return GlobalBatch(
-        uih=uih,
-        candidates=candidates,
-        origin=np.arange(uih.size, dtype=np.int64) % config.gpus,
-        rank=assign(config.arm.partition, uih, config.gpus, candidates_S=candidates, balance=config.arm.balance),
-        uih_features=len(features),
-        candidate_features=sum(feature.of_candidate for feature in features),
-    )
