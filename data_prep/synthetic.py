@@ -46,6 +46,9 @@ class SyntheticLog:
     """The window: requests come from the log's last days only."""
     requests_a_user: float
     """Mean requests a user makes in the window. The fewer, the less do consecutive global batches share."""
+    visit_days: float | None = None
+    """A user's requests all fall into one visit of that many days, somewhere in the window; None: anywhere in it. The
+    shorter, the fewer users come back in the next global batch."""
     activity: float = 0.5
     """Requests of a user are in proportion to length ** activity: 0, all users come equally often; 1, whoever has
     twice the history comes twice as often."""
@@ -91,6 +94,8 @@ class SyntheticLog:
         self._require(self.length_cap >= self.length_floor, "length_cap", f"must be >= {self.length_floor} (the floor)")
         self._require(0 < self.request_days < self.days, "request_days", f"must be > 0 and < {self.days} (days)")
         self._require(self.requests_a_user > 0, "requests_a_user", "must be > 0")
+        good = self.visit_days is None or 0 < self.visit_days <= self.request_days
+        self._require(good, "visit_days", f"must be > 0 and <= {self.request_days} (request_days)")
         self._require(self.genres <= self.items < 2**31, "items", f"must be in {self.genres} (genres)..{2**31 - 1}")
         self._require(self.popularity_days is None or self.popularity_days > 0, "popularity_days", "must be > 0")
 

@@ -138,9 +138,11 @@ def _times(
 ) -> np.ndarray:
     """Event times, int64 ms (N,), ascending in each stretch: a history begins at the user's first event. Sessions begin
     as uniform draws would, but come sorted: their gaps are exponential draws, normalized."""
-    window_ms, end_ms = knobs.window_ms, round(knobs.days * DAY_MS)
-    start_K = np.stack([first_ms_U, np.full_like(first_ms_U, window_ms)], axis=1).reshape(-1)
-    span_K = np.stack([window_ms - first_ms_U, np.full_like(first_ms_U, end_ms - window_ms)], axis=1).reshape(-1)
+    window_ms = round(knobs.days * DAY_MS) - knobs.window_ms
+    visit_ms = window_ms if knobs.visit_days is None else round(knobs.visit_days * DAY_MS)
+    visit_U = knobs.window_ms + rng.integers(window_ms - visit_ms + 1, size=first_ms_U.size)
+    start_K = np.stack([first_ms_U, visit_U], axis=1).reshape(-1)
+    span_K = np.stack([knobs.window_ms - first_ms_U, np.full_like(first_ms_U, visit_ms)], axis=1).reshape(-1)
     begin_K = np.cumsum(size_K) - size_K
 
     gap_N = rng.standard_exponential(starts_N.size, dtype=np.float32).astype(np.float64)

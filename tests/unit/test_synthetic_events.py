@@ -127,6 +127,19 @@ def test_a_history_too_long_for_its_time_is_packed_closer(events: int) -> None:
     assert np.all(np.diff(log.time)[np.diff(log.user) == 0] >= 0)
 
 
+def test_requests_of_a_user_lie_in_one_visit() -> None:
+    visiting = dataclasses.replace(MANY, visit_days=0.5, requests_a_user=20)
+    log = whole(visiting)
+    late_N = log.time >= visiting.window_ms
+    first_U = np.full(visiting.users, np.iinfo(np.int64).max)
+    last_U = np.zeros(visiting.users, dtype=np.int64)
+    np.minimum.at(first_U, log.user[late_N], log.time[late_N])
+    np.maximum.at(last_U, log.user[late_N], log.time[late_N])
+    assert (last_U - first_U).max() < 0.5 * DAY_MS
+    assert np.ptp(first_U) > 0.9 * visiting.request_days * DAY_MS
+    assert log.time.max() < visiting.days * DAY_MS
+
+
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.3])
 def test_popularity_is_zipf(exponent: float) -> None:
     log = whole(dataclasses.replace(MANY, popularity_exponent=exponent, items=4_000))
@@ -206,6 +219,7 @@ def test_action_agrees_with_the_label(log: EventLog) -> None:
         ({"heavy_share": 1.5}, "heavy_share"),
         ({"session_focus": -0.1}, "session_focus"),
         ({"popularity_days": 0.0}, "popularity_days"),
+        ({"visit_days": 31.0}, "visit_days"),
     ],
 )
 def test_impossible_knobs(change: dict[str, float], message: str) -> None:
