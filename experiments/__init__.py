@@ -5,15 +5,19 @@ A recipe is a typed value made from a baseline by its delta. `EXPERIMENTS` lists
 
 from __future__ import annotations
 
-from experiments import fig08a, fig08b, fig08c, ladder
+from experiments import fig02, fig03, fig08a, fig08b, fig08c, fig09, fig11_qps, ladder
 from experiments.experiment import Experiment
 from repro.errors import InputError
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     ladder.EXPERIMENT,
+    fig02.EXPERIMENT,
+    fig03.EXPERIMENT,
     fig08a.EXPERIMENT,
     fig08b.EXPERIMENT,
     fig08c.EXPERIMENT,
+    fig09.EXPERIMENT,
+    fig11_qps.EXPERIMENT,
 )
 
 

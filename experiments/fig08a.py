@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from experiments.experiment import Experiment
 from experiments.ladder import SIMULATED_PAPER
-from experiments.presets import LADDER
+from experiments.presets import BALANCE, TORCHREC
 
 CAPS = (1_000, 2_000, 4_000, 8_000, 16_000, 21_000)
 
@@ -25,6 +25,6 @@ EXPERIMENT = Experiment(
     runs=tuple(
         replace(SIMULATED_PAPER, experiment="fig08a", figure="Fig. 8a", gpus=64, max_uih=cap, arm=arm)
         for cap in CAPS
-        for arm in LADDER
+        for arm in (TORCHREC, BALANCE)
     ),
 )

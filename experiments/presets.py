@@ -5,10 +5,16 @@ from __future__ import annotations
 from repro.config import Arm, ModelConfig
 
 TORCHREC = Arm(name="torchrec")
+SDD = Arm(name="sdd", exchange="sdd")
 BALANCE = Arm(name="balance", partition="fbs")
+BALANCE_PRIORITY = Arm(name="balance+priority", partition="fbs", exchange="prioritized")
 
-LADDER: tuple[Arm, ...] = (TORCHREC, BALANCE)
-"""Each rung is the one before plus one technique."""
+LADDER: tuple[Arm, ...] = (TORCHREC, SDD, BALANCE, BALANCE_PRIORITY)
+"""Two baselines (`sdd` is TorchRec's other pipeline); from `balance` on each rung is the one before plus one technique,
+`balance` starting from `torchrec`."""
+
+STALE = Arm(name="stale", partition="fbs", exchange="stale")
+"""The control of `balance+priority`: rows are read before their update. Not a technique, it trains something else."""
 
 BALANCE_VBS = Arm(name="balance_vbs", partition="vbs")
 BALANCE_KK = Arm(name="balance_kk", partition="karmarkar_karp")
