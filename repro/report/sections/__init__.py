@@ -15,11 +15,12 @@ from repro.report.sections.ledger import ledger_section
 from repro.report.sections.quality import quality_section
 from repro.report.sections.straggler import straggler_section
 from repro.report.sections.timeline import timeline_section
+from repro.report.sections.workload import workload_section
 from repro.tracking.record import RunRecord
 
 __all__ = ["Illustration", "Section", "Table", "all_sections"]
 
-_SECTIONS = (ladder_section, straggler_section, ledger_section, timeline_section, quality_section)
+_SECTIONS = (ladder_section, workload_section, straggler_section, ledger_section, timeline_section, quality_section)
 
 
 def all_sections(records: Sequence[RunRecord], published: Sequence[PaperValue], folder: Path) -> list[Section]:
