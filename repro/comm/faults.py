@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
@@ -40,9 +40,20 @@ def blame(stage: str, group: dist.ProcessGroup) -> Iterator[None]:
         raise RunError(f"{stage}: failed on every rank at once: {reason}") from error
 
 
+def notice(rank: int) -> None:
+    """Tell the other ranks that this one has noticed a failure, as soon as a thread of it has: the main thread may
+    compute for longer than they wait."""
+    with suppress(RuntimeError):  # the store went with rank 0
+        _notices().set(str(rank), "noticed")
+
+
+def _notices() -> dist.Store:
+    return dist.PrefixStore("fault", _get_default_store())
+
+
 def _silent_ranks(rank: int, world: int) -> list[int]:
     try:
-        store = dist.PrefixStore("fault", _get_default_store())
+        store = _notices()
         store.set(str(rank), "noticed")
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from repro.comm.transport import Handle, ProcessGroupTransport, Transport, as_transport
+from repro.comm.transport.process_group import torch_all_to_all_single
 from repro.pipeline.ops import Op
 from repro.timeline.recorder import OpenCollective, Recorder
 
@@ -25,7 +27,7 @@ from repro.timeline.recorder import OpenCollective, Recorder
 class TracedWork(dist.Work):
     """A collective in flight whose waits are recorded."""
 
-    def __init__(self, work: dist.Work, collective: OpenCollective, recorder: Recorder) -> None:
+    def __init__(self, work: Handle, collective: OpenCollective, recorder: Recorder) -> None:
         super().__init__()
         self._work = work
         self._collective = collective
@@ -49,7 +51,7 @@ class TracedWork(dist.Work):
         return self._work.get_future()
 
 
-def stamp_completion(work: dist.Work, collective: OpenCollective, sample: torch.Tensor) -> None:
+def stamp_completion(work: Handle, collective: OpenCollective, sample: torch.Tensor) -> None:
     """Note when a host collective ends, even if nobody waits for it then. On a GPU the wait's event stands for it."""
     if sample.device.type == "cpu":
 
@@ -72,33 +74,34 @@ class PendingGather:
         return self._gathered
 
 
-def start_all_gather(tensor: torch.Tensor, op: Op, group: dist.ProcessGroup, recorder: Recorder) -> PendingGather:
+def start_all_gather(
+    tensor: torch.Tensor, op: Op, way: dist.ProcessGroup | Transport, recorder: Recorder
+) -> PendingGather:
     """AllGather equal-shaped tensors, asynchronously.
 
     Args:
         tensor: this rank's part, (N, ...), of the same shape on all ranks.
+        way: what moves it.
     """
-    world = dist.get_world_size(group)
+    transport = as_transport(way)
+    world = transport.world
     gathered = tensor.new_empty((world, *tensor.shape))
     collective = recorder.arrive(
         op,
         sent_bytes=tensor.nbytes * (world - 1),
         on_device=tensor.device.type != "cpu",
         overlap_allowed=True,
+        transport=_name(way),
     )
-    work = dist.all_gather_single(gathered.flatten(0, 1), tensor.contiguous(), group=group, async_op=True)
+    work = transport.all_gather(gathered.flatten(0, 1), tensor)
     stamp_completion(work, collective, tensor)
     return PendingGather(TracedWork(work, collective, recorder), gathered)
-
-
-_ALL_TO_ALL = dist.all_to_all_single
-"""torch's own, whatever `traced_collectives` has put in its place meanwhile."""
 
 
 class CollectiveInFlight:
     """An AllToAll in flight."""
 
-    def __init__(self, work: dist.Work, collective: OpenCollective, recorder: Recorder) -> None:
+    def __init__(self, work: Handle, collective: OpenCollective, recorder: Recorder) -> None:
         self._work = work
         self._traced = TracedWork(work, collective, recorder)
         self._collective = collective
@@ -120,25 +123,33 @@ def start_all_to_all(
     output_splits: list[int],
     input_splits: list[int],
     op: Op,
-    group: dist.ProcessGroup,
+    way: dist.ProcessGroup | Transport,
     recorder: Recorder,
     step: int | None = None,
 ) -> CollectiveInFlight:
     """AllToAll with uneven splits, asynchronously; splits count rows of dimension 0, one entry a rank.
 
     Args:
+        way: what moves it.
         step: as in `Recorder.arrive`; needed when a lane's thread issues it.
     """
+    transport = as_transport(way)
     collective = recorder.arrive(
         op,
-        sent_bytes=_sent_bytes(input, input_splits, group),
+        sent_bytes=_sent_bytes(input, input_splits, transport.group),
         on_device=input.device.type != "cpu",
         overlap_allowed=True,
         step=step,
+        transport=_name(way),
     )
-    work = _ALL_TO_ALL(output, input, output_splits, input_splits, group=group, async_op=True)
+    work = transport.all_to_all_single(output, input, output_splits, input_splits)
     stamp_completion(work, collective, input)
     return CollectiveInFlight(work, collective, recorder)
+
+
+def _name(way: dist.ProcessGroup | Transport) -> str | None:
+    """None for a process group: the recorder knows which backend that is."""
+    return way.name if isinstance(way, Transport) and not isinstance(way, ProcessGroupTransport) else None
 
 
 @contextmanager
@@ -160,7 +171,7 @@ def traced_collectives(recorder: Recorder) -> Iterator[None]:
             on_device=input.device.type != "cpu",
             overlap_allowed=async_op,
         )
-        work = _ALL_TO_ALL(output, input, output_split_sizes, input_split_sizes, group=group, async_op=True)
+        work = torch_all_to_all_single(output, input, output_split_sizes, input_split_sizes, group=group, async_op=True)
         stamp_completion(work, collective, input)
         traced = TracedWork(work, collective, recorder)
         if async_op:
@@ -172,7 +183,7 @@ def traced_collectives(recorder: Recorder) -> Iterator[None]:
     try:
         yield
     finally:
-        dist.all_to_all_single = _ALL_TO_ALL
+        dist.all_to_all_single = torch_all_to_all_single
 
 
 def _embedding_collective(input: torch.Tensor, splits: list[int] | None, recorder: Recorder) -> Op:

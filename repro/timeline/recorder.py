@@ -48,6 +48,7 @@ class OpenCollective:
     on_device: bool
     arrived: Any
     overlap_allowed: bool
+    transport: str
     completed: Any = None
 
 
@@ -96,18 +97,27 @@ class Recorder:
         self._running = (op, self._now(op.lane != "host")) if op is not None else None
 
     def arrive(
-        self, op: Op, *, sent_bytes: int, on_device: bool, overlap_allowed: bool, step: int | None = None
+        self,
+        op: Op,
+        *,
+        sent_bytes: int,
+        on_device: bool,
+        overlap_allowed: bool,
+        step: int | None = None,
+        transport: str | None = None,
     ) -> OpenCollective:
         """This rank enters a collective now. The only call that a lane's thread may make, too.
 
         Args:
             on_device: its tensors are the device's, not the host's.
             step: the step it belongs to; None for the main thread's. A lane must say, since the main thread moves on.
+            transport: what moves it; None for the recorder's own.
         """
         at = self._step if step is None else step
         number = list(Op).index(op) * COLLECTIVES_PER_OP + self._issued[at, op]
         self._issued[at, op] += 1
-        opened = OpenCollective(op, at, number, sent_bytes, on_device, self._now(on_device), overlap_allowed)
+        arrived, through = self._now(on_device), transport or self._transport
+        opened = OpenCollective(op, at, number, sent_bytes, on_device, arrived, overlap_allowed, through)
         self._collectives.append(opened)
         return opened
 
@@ -171,7 +181,7 @@ class Recorder:
                     start,
                     max(0, end - start),
                     sent_bytes=opened.bytes,
-                    transport=self._transport,
+                    transport=opened.transport,
                     collective=opened.number,
                     overlap_allowed=opened.overlap_allowed,
                 )
