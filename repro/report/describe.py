@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from repro.data.dataset import PreparedDataset
+from repro.data.schema import read_manifest
 from repro.data.statistics import DatasetStatistics, from_dict, statistics
 from repro.errors import InputError
 from repro.report.figures.dataset import dataset_figure
@@ -50,6 +51,22 @@ def describe(
     if wandb != "disabled":
         log(f"  W&B {_publish(found, figure.png, wandb, results)}")
     return found
+
+
+def is_described(folder: Path, results: Path) -> bool:
+    """Whether `results` holds a description of the data set in `folder` as it is now, in whatever batches.
+
+    Raises:
+        InputError: no prepared data set.
+    """
+    manifest = read_manifest(folder)
+    path = results / FIGURES / f"{PREFIX}{manifest.name}.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    drawn = all(path.with_suffix(kind).exists() for kind in (".png", ".svg"))
+    return drawn and isinstance(raw, dict) and raw.get("fingerprint") == manifest.fingerprint
 
 
 def read_descriptions(results: Path) -> list[DatasetStatistics]:
