@@ -212,6 +212,15 @@ def _describe(options: argparse.Namespace) -> int:
     return 0
 
 
+def _describe_once(folder: Path, options: argparse.Namespace) -> None:
+    from repro.report.describe import describe, is_described
+
+    if is_described(folder, options.results):
+        print(f"{folder.name}: described already, skipped")
+    else:
+        describe(folder, options.results, wandb=options.wandb)
+
+
 def _run(options: argparse.Namespace) -> int:
     runs, command = _resolve(options)
     if options.dry_run:
@@ -278,6 +287,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     datasets = tuple(dict.fromkeys(name for experiment in experiments.EXPERIMENTS for name in experiment.datasets))
     for name in datasets:
         _prepare_one(name, options.data, dry_run=options.dry_run)
+        if not options.dry_run:
+            _describe_once(options.data / name, options)
     for experiment in experiments.EXPERIMENTS:
         print(f"{experiment.name}: {experiment.question}")
         if options.dry_run:
