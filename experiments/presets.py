@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repro.config import Arm, ModelConfig
+from repro.config import Arm, BalanceConfig, ModelConfig
 
 TORCHREC = Arm(name="torchrec")
 SDD = Arm(name="sdd", exchange="sdd")
@@ -17,6 +17,8 @@ STALE = Arm(name="stale", partition="fbs", exchange="stale")
 """The control of `balance+priority`: rows are read before their update. Not a technique, it trains something else."""
 
 BALANCE_VBS = Arm(name="balance_vbs", partition="vbs")
+BALANCE_VBS_TUNED = Arm(name="balance_vbs_tuned", partition="vbs", balance=BalanceConfig(autotune=True))
+"""VBS as the paper has it: shares follow measured execution times. Measured and emulated runs only."""
 BALANCE_KK = Arm(name="balance_kk", partition="karmarkar_karp")
 BALANCE_COST = Arm(name="balance_cost", partition="fbs_cost")
 BALANCE_VBS_COST = Arm(name="balance_vbs_cost", partition="vbs_cost")

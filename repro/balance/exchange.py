@@ -10,8 +10,9 @@ so batch t+1 travels while t computes. After stage 2 every rank knows the size o
 split sizes. Samples arrive in global-batch order, whatever the partition: a rank's batch is a deterministic function
 of the assignment.
 
-The header carries a sequence number (ranks out of step are an error, not a garbled batch) and whether the rank has a
-batch, so ranks whose data ends at different times end together: no rank leaves a collective that others enter.
+The header carries a sequence number (ranks out of step are an error, not a garbled batch), whether the rank has a
+batch, so that ranks whose data ends at different times end together (no rank leaves a collective that others enter),
+and how long an earlier batch took, for AutoTune.
 
 Usable without this project's trainer: give it NumPy request blocks and a gloo group; `exchange(block)` runs all stages.
 """
@@ -25,8 +26,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from repro.balance.cost import SampleCost
 from repro.balance.packing import concatenate, pack, packed_words, take, unpack
 from repro.balance.partition import assign
+from repro.balance.tuning import LAG, EqualShares, Shares
 from repro.comm.faults import blame
 from repro.comm.traced import CollectiveInFlight, PendingGather, start_all_gather, start_all_to_all
 from repro.config import BalanceConfig, Partition
@@ -41,8 +44,8 @@ EndPolicy = Literal["drop", "drain"]
 """When readers run out at different times. drop: all ranks stop with the first. drain: what is left is dealt to all
 ranks until the last reader is empty. Either way a rank without samples trains one empty, weightless request."""
 
-HEADER = 2
-SEQUENCE, COUNT = range(HEADER)
+HEADER = 3
+SEQUENCE, COUNT, NANOSECONDS = range(HEADER)
 NO_BATCH = -1
 
 
@@ -98,23 +101,28 @@ class BalancedExchange:
         capacity: int,
         balance: BalanceConfig | None = None,
         at_end: EndPolicy = "drop",
+        shares: Shares | None = None,
     ) -> None:
         """
         Args:
             group: a gloo group of its own, so that nothing else's order can interfere.
             capacity: most requests a reader delivers at a time, equal on all ranks.
             balance: settings of the partition, equal on all ranks.
+            shares: what each rank should get of the work; equal by default.
         """
         if at_end not in get_args(EndPolicy):
             raise InputError(f"at_end: {at_end!r} is not one of {', '.join(get_args(EndPolicy))}")
         self._partition = partition
-        self._balance = balance
+        self._balance = balance or BalanceConfig()
+        self._cost = SampleCost(attention_length=self._balance.attention_length)
         self._group = group
         self._world = dist.get_world_size(group)
         self._rank = dist.get_rank(group)
         self._recorder = recorder
         self._capacity = capacity
         self._at_end = at_end
+        self._shares: Shares = shares or EqualShares()
+        self._reported = 0
         self._sequence = 0
         self._block: RequestBlock | None = None
         self._lengths: PendingGather | None = None
@@ -143,6 +151,8 @@ class BalancedExchange:
         self._sizes = self._kept_G = self._moving = self._composite = None
         own = np.zeros(HEADER + 2 * self._capacity, dtype=np.int64)
         own[SEQUENCE], own[COUNT] = self._sequence, NO_BATCH
+        self._reported = self._recorder.step - LAG
+        own[NANOSECONDS] = self._recorder.dense_ns(self._reported)
         if block is not None:
             count = block.request_id.size
             if count > self._capacity:
@@ -191,6 +201,7 @@ class BalancedExchange:
             gathered_WH = self._lengths.wait().numpy()
         self._lengths = None
         self._check_sequence(gathered_WH[:, SEQUENCE])
+        self._shares.measured(self._reported, gathered_WH[:, NANOSECONDS])
         count_W = gathered_WH[:, COUNT]
         out_W = count_W == NO_BATCH
         self._ended = bool(out_W.any() if self._at_end == "drop" else out_W.all())
@@ -222,7 +233,10 @@ class BalancedExchange:
             self._world,
             candidates_S=self._sizes.candidates_G,
             balance=self._balance,
+            share_W=self._shares.current(),
         )
+        cost_G = self._cost.of(self._sizes.uih_G, self._sizes.candidates_G)
+        self._shares.dealt(self._sequence - 1, np.bincount(rank_G, weights=cost_G, minlength=self._world))
         own_G = np.flatnonzero(self._sizes.reader_G == self._rank)
         order_N = np.argsort(rank_G[own_G], kind="stable")
         chunks = pack(take(self._own, order_N), np.bincount(rank_G[own_G], minlength=self._world))

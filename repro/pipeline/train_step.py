@@ -15,6 +15,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from repro.balance.exchange import BalancedExchange, Exchange, Unbalanced
+from repro.balance.tuning import EqualShares, TunedShares
 from repro.comm.groups import Groups
 from repro.comm.traced import traced_collectives
 from repro.config import RunConfig
@@ -25,6 +26,7 @@ from repro.device import Device
 from repro.pipeline.build import Built, build
 from repro.pipeline.instrument import advance_behind_compute
 from repro.pipeline.ops import Op
+from repro.pipeline.pace import Pace, PacedCompute
 from repro.timeline.recorder import Recorder
 
 
@@ -60,12 +62,14 @@ class Training:
         groups: Groups,
         recorder: Recorder,
         learning_rate: Callable[[], float] | None = None,
+        pace: Pace | None = None,
     ) -> None:
-        """See `repro.pipeline.build.build` for arguments and errors."""
+        """See `repro.pipeline.build.build` for arguments and errors. `pace`: how long dense compute is made to last."""
         self.recorder = recorder
         self.built = build(config, dataset, device, groups, recorder, learning_rate)
         exchange = _exchange(config, groups, recorder)
         advance_behind_compute(self.built.model, exchange)
+        self.paced = PacedCompute(self.built.model, pace) if pace is not None else None
         self._in_flight: deque[JaggedBatch] = deque()
         blocks = prefetch(_blocks(config, dataset, groups))
         batches = _batches(blocks, exchange, device, recorder, self._in_flight)
@@ -110,7 +114,12 @@ def _exchange(config: RunConfig, groups: Groups, recorder: Recorder) -> Exchange
     if config.arm.partition == "identity" or groups.world == 1:
         return Unbalanced()
     return BalancedExchange(
-        config.arm.partition, groups.balance, recorder, capacity=config.batch, balance=config.arm.balance
+        config.arm.partition,
+        groups.balance,
+        recorder,
+        capacity=config.batch,
+        balance=config.arm.balance,
+        shares=TunedShares(groups.world) if config.arm.balance.autotune else EqualShares(),
     )
 
 

@@ -11,7 +11,7 @@ Marks are opaque and resolved to one clock when the run is over, because a CUDA 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 from repro.pipeline.ops import Op
 from repro.timeline.schema import NO_COLLECTIVE, Span
+
+DENSE = (Op.DENSE_FORWARD, Op.DENSE_BACKWARD)
 
 COLLECTIVES_PER_OP = 1000
 """Room for repeated collectives of one op in one step, in the numbering of collectives."""
@@ -70,6 +72,7 @@ class Recorder:
         self._step = 0
         self._running: tuple[Op, Any] | None = None
         self._closed: list[_Closed] = []
+        self._dense: defaultdict[int, list[_Closed]] = defaultdict(list)
         self._collectives: list[OpenCollective] = []
         self._issued: Counter[tuple[int, Op]] = Counter()
         self._pauses: list[tuple[int, int]] = []
@@ -84,6 +87,11 @@ class Recorder:
         """The step that the main thread is at."""
         return self._step
 
+    def dense_ns(self, step: int) -> int:
+        """Dense compute of a past step of this rank, without waiting; 0 when unknown."""
+        resolve = self._clock.resolve_ns
+        return sum(resolve(closed.end) - resolve(closed.start) for closed in self._dense.get(step, ()))
+
     def begin_step(self, step: int) -> None:
         """Spans from here on belong to `step`."""
         self.switch(None)
@@ -93,7 +101,10 @@ class Recorder:
         """The main lane now runs `op` (None: nothing known)."""
         if self._running is not None:
             running, since = self._running
-            self._closed.append(_Closed(running, self._step, since, self._now(running.lane != "host")))
+            closed = _Closed(running, self._step, since, self._now(running.lane != "host"))
+            self._closed.append(closed)
+            if running in DENSE:
+                self._dense[self._step].append(closed)
         self._running = (op, self._now(op.lane != "host")) if op is not None else None
 
     def arrive(

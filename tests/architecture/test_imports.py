@@ -19,6 +19,7 @@ ROWS: list[set[str]] = [
     {"repro.timeline.schema"},
     {
         "repro.balance.autotune",
+        "repro.balance.tuning",
         "repro.balance.bounds",
         "repro.balance.by_cost",
         "repro.balance.cost",

@@ -7,7 +7,7 @@ Not covered: the timing of the exchange, and ranks that run out of data.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import pytest
@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from repro.balance.exchange import BalancedExchange, Exchange, Unbalanced
+from repro.balance.tuning import TunedShares
 from repro.comm.groups import Groups
-from repro.comm.traced import traced_collectives
-from repro.config import Arm, ModelConfig, OptimizerConfig, RunConfig
+from repro.config import Arm, BalanceConfig, ModelConfig, OptimizerConfig, Partition, RunConfig
 from repro.data.batch import collate
 from repro.device import Device
 from repro.embedding.tables import initial_rows
@@ -137,34 +137,80 @@ class _Values:
         return self._values
 
 
-def _train_reference(groups: Groups, device: Device, partition: str) -> dict[str, torch.Tensor]:
-    torch.manual_seed(0)
-    dataset = InMemoryRequests(STEPS * BATCH * groups.world, seed=groups.world)
-    ranker = Ranker(_Tables(CONFIG.model.dim), FEATURES, CONFIG.model, max_length=40, world=groups.world)
-    model = DistributedDataParallel(ranker)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    recorder = Recorder(device, rank=groups.rank, transport=device.backend)
-    exchange: Exchange = Unbalanced()
-    if partition != "identity":
-        exchange = BalancedExchange("fbs", groups.balance, recorder, capacity=BATCH)
-    with traced_collectives(recorder):
+def _train_reference(groups: Groups, device: Device, cases: list[tuple[Partition, int]]) -> list[Any]:
+    """Parameters after training under each (partition, batch), and the counts of requests this rank trained."""
+    outcomes = []
+    for partition, batch_size in cases:
+        torch.manual_seed(0)
+        dataset = InMemoryRequests(STEPS * batch_size * groups.world, seed=groups.world)
+        ranker = Ranker(_Tables(CONFIG.model.dim), FEATURES, CONFIG.model, max_length=40, world=groups.world)
+        model = DistributedDataParallel(ranker)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        recorder = Recorder(device, rank=groups.rank, transport=device.backend)
+        exchange: Exchange = Unbalanced()
+        if partition != "identity":
+            exchange = BalancedExchange(partition, groups.balance, recorder, capacity=batch_size)
+        counts = []
         for t in range(STEPS):
-            rows = dataset.global_rows(t, BATCH * groups.world)
+            rows = dataset.global_rows(t, batch_size * groups.world)
             exchange.start(dataset.read(rows[groups.rank :: groups.world], 40))
             share = exchange.finish()
             assert share is not None
+            counts.append(share.request_id.size)
             batch = collate(share, int(dataset.candidate_counts(rows).sum()))
             optimizer.zero_grad()
             model(batch)[0].backward()
             optimizer.step()
-    dist.barrier()
-    return {name: value.detach().clone() for name, value in model.named_parameters()}
+        dist.barrier()
+        outcomes.append(({name: value.detach().clone() for name, value in model.named_parameters()}, counts))
+    return outcomes
 
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_balancing_moves_no_float64_digit(world: int) -> None:
-    plain = run_ranks(_train_reference, "identity", world=world)
-    balanced = run_ranks(_train_reference, "fbs", world=world)
-    _assert_close(plain[0], balanced[0], 1e-10)
+    """Every partition, batches down to one request a rank, ranks left empty."""
+    partitions = get_args(Partition)
+    cases: list[tuple[Partition, int]] = [(name, batch) for batch in (BATCH, 3, 1) for name in partitions]
+    ranks = run_ranks(_train_reference, cases, world=world)
+    emptied = set()
+    for index, (partition, batch) in enumerate(cases):
+        plain = ranks[0][index // len(partitions) * len(partitions)][0]
+        _assert_close(plain, ranks[0][index][0], 1e-10)
+        if any(0 in rank[index][1] for rank in ranks):
+            emptied.add((partition, batch))
+    assert ("vbs", 1) in emptied and ("fbs", 1) not in emptied
     start = initial_rows(0, 1, 0, FEATURES[1].vocabulary, CONFIG.model.dim).double()
-    assert _relative(plain[0]["module.embeddings.tables.item.weight"], start) > 1e-3, "nothing was trained"
+    assert _relative(ranks[0][0][0]["module.embeddings.tables.item.weight"], start) > 1e-3, "nothing was trained"
+
+
+class _SlowRank(Recorder):
+    """Reports dense times in proportion to the tokens trained; rank 1 takes 1.5 times as long over them."""
+
+    tokens: ClassVar[list[int]] = []
+
+    def dense_ns(self, step: int) -> int:
+        return 0 if step < 0 else int(1000 * self.tokens[step] * (1.5 if self._rank == 1 else 1.0))
+
+
+def _tuned(groups: Groups, device: Device) -> tuple[list[float], list[int]]:
+    _SlowRank.tokens = []
+    recorder = _SlowRank(device, rank=groups.rank, transport=device.backend)
+    shares = TunedShares(groups.world)
+    balance = BalanceConfig(alpha=1.0, attention_length=1e12, autotune=True)
+    exchange = BalancedExchange("vbs", groups.balance, recorder, capacity=32, balance=balance, shares=shares)
+    data = InMemoryRequests(60 * 64, seed=5)
+    for t in range(60):
+        recorder.begin_step(t)
+        rows = data.global_rows(t, 64)
+        share = exchange(data.read(rows[groups.rank :: groups.world], 40))
+        assert share is not None
+        _SlowRank.tokens.append(int(share.uih_lengths.sum() + share.candidate_counts.sum()))
+    return list(shares.state.share), _SlowRank.tokens
+
+
+def test_a_slow_rank_gets_less_work_from_its_own_times() -> None:
+    ranks = run_ranks(_tuned, world=2)
+    assert ranks[0][0] == ranks[1][0], "every rank must hold the same shares"
+    assert ranks[0][0] == pytest.approx([0.6, 0.4], abs=0.02)
+    late = [sum(tokens[40:]) for _, tokens in ranks]
+    assert late[0] / sum(late) == pytest.approx(0.6, abs=0.05)

@@ -226,6 +226,7 @@ CONFIG = RunConfig(
 ARMS = {
     "torchrec": Arm(name="torchrec"),
     "sdd": Arm(name="sdd", exchange="sdd"),
+    "vbs": Arm(name="vbs", partition="vbs"),
     "prioritized": Arm(name="prioritized", exchange="prioritized"),
     "balance+priority": Arm(name="balance+priority", partition="fbs", exchange="prioritized"),
     "vbs+priority": Arm(name="vbs+priority", partition="vbs", exchange="prioritized"),
