@@ -10,11 +10,11 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 import experiments
 from experiments.paper_values import PAPER_VALUES
-from repro.config import RunConfig, from_dict, override
+from repro.config import Mode, RunConfig, from_dict, override
 from repro.errors import InputError, RunError
 
 NOTEBOOKS = Path(experiments.__file__).resolve().parents[1] / "notebooks"
@@ -23,7 +23,7 @@ USER_HASH_KEY = Path.home() / ".config" / "freescale-repro" / "user-hash.key"
 DESCRIPTION = """Open reproduction of FreeScale (arXiv 2604.24073): where distributed training of sequence
 recommendation models loses GPU time, and what balancing, prioritized exchange and SM-free transport win back.
 
-Every number is marked published (paper), measured or simulated."""
+Every number is marked published (paper), measured, emulated or simulated."""
 
 EXAMPLES = """examples:
   repro reproduce                           everything: data, runs, figures, report, notebooks
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = command("run", _run, "run an experiment; done runs are skipped")
     run.add_argument("recipe", help="experiment name, or a recipe file (.json) as printed by --dry-run")
-    run.add_argument("--mode", choices=["measured", "simulated"], help="only the runs of this mode")
+    run.add_argument("--mode", choices=get_args(Mode), help="only the runs of this mode")
     run.add_argument("--set", dest="assignments", action="append", default=[], metavar="PATH=VALUE",
                      help="override a field of every run, e.g. --set batch=64 --set model.layers=3")  # fmt: skip
     _add_run_options(run)

@@ -11,11 +11,12 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from repro.errors import InputError
 
-Mode = Literal["measured", "simulated"]
+Mode = Literal["measured", "emulated", "simulated"]
 Partition = Literal["identity", "fbs", "vbs", "karmarkar_karp", "fbs_cost", "vbs_cost"]
 VbsOrder = Literal["dealt", "batch"]
 Exchange = Literal["blocking", "sdd", "prioritized", "stale"]
@@ -121,6 +122,40 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """What joins the ranks of a measured or emulated run on this machine. Simulated runs have their cluster's."""
+
+    rate_mbit: float = 0.0
+    """Of each rank's link, each way, megabits (10^6) a second; 0: plain loopback, unshaped."""
+    delay_ms: float = 0.0
+    """From one rank to another, one way, milliseconds."""
+
+    def __post_init__(self) -> None:
+        _require(self.rate_mbit >= 0, "network.rate_mbit", f"must be >= 0, got {self.rate_mbit}")
+        _require(self.delay_ms >= 0, "network.delay_ms", f"must be >= 0, got {self.delay_ms}")
+        _require(
+            self.rate_mbit > 0 or self.delay_ms == 0,
+            "network.delay_ms",
+            f"{self.delay_ms} needs a shaped network; set network.rate_mbit, too",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaceConfig:
+    """The accelerator whose time an emulated run's dense compute takes."""
+
+    model: ModelConfig
+    """What it is taken to compute, on the batch's real lengths."""
+    cluster: str
+    """Name of a cluster profile, for its device."""
+    time_scale: float
+    """Seconds of the run for a second of that device: slow enough that real exchanges can keep up."""
+
+    def __post_init__(self) -> None:
+        _require(self.time_scale > 0, "pace.time_scale", f"must be > 0, got {self.time_scale}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that decides the numbers of one run."""
 
@@ -129,7 +164,8 @@ class RunConfig:
     figure: str
     """Paper item this run speaks to, e.g. `Fig. 8a`; empty when none."""
     mode: Mode
-    """`measured` starts real ranks; `simulated` asks a cost model for durations."""
+    """`measured` starts real ranks; `simulated` asks a cost model for durations; `emulated` starts real ranks and makes
+    their dense compute last as long as the cost model says."""
     arm: Arm
     dataset: str
     """Name of a prepared data set."""
@@ -148,9 +184,16 @@ class RunConfig:
     seed: int = 0
     model: ModelConfig
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    pace: PaceConfig | None = None
+    """Of emulated runs, and of no others."""
 
     def __post_init__(self) -> None:
         _require_choice(self.mode, Mode, "mode")
+        if self.mode == "emulated":
+            _require(self.pace is not None, "pace", "is missing; an emulated run takes its time from it")
+        else:
+            _require(self.pace is None, "pace", f"is for emulated runs, not {self.mode} ones")
         for name in ("gpus", "batch", "max_uih", "steps"):
             _require(getattr(self, name) >= 1, name, f"must be >= 1, got {getattr(self, name)}")
         _require(
@@ -200,8 +243,9 @@ def _build(cls: Any, raw: Any, path: str) -> Any:
             required = spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
             _require(not required, where, "is missing")
             continue
-        hint = hints[spec.name]
-        value = raw[spec.name]
+        hint, value = hints[spec.name], raw[spec.name]
+        if get_origin(hint) is UnionType:  # `SomeConfig | None`
+            hint = get_args(hint)[0] if value is not None else type(None)
         if dataclasses.is_dataclass(hint):
             value = _build(hint, value, where)
         elif hint in (int, float, str):

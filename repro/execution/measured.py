@@ -7,6 +7,8 @@ run's clock stands still while another one trains.
 Each rank writes its spans and facts of each run; the launcher merges them. Rank 0 prints one `step` line a step, which
 the launcher turns into progress. A rank that fails leaves its one-line reason in `error-rank<r>.txt`, since torchrun's
 own report hides it in a page of text.
+
+An emulated run is this executor with paces (`repro.execution.emulated`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from repro.data.dataset import PreparedDataset
 from repro.device import Device, local_device
 from repro.errors import InputError, RunError
 from repro.execution.base import RunResult, StepFacts
+from repro.pipeline.pace import Lateness, Pace
 from repro.pipeline.train_step import RankStep, Training
 from repro.timeline.recorder import Recorder
 from repro.timeline.schema import Timeline
@@ -42,15 +45,28 @@ BLOCK_STEPS = 10
 """Steps of one arm before the next has its turn."""
 
 
-def run_rank(configs: list[RunConfig], dataset: PreparedDataset, outs: list[Path], run_ids: list[str]) -> None:
-    """Train as the rank that torchrun's variables describe and write its part of each result into its `out`."""
-    device = local_device(int(os.environ.get("LOCAL_RANK", "0")))
+PaceOf = Callable[[RunConfig], Pace | None]
+
+
+def run_rank(
+    configs: list[RunConfig],
+    dataset: PreparedDataset,
+    outs: list[Path],
+    run_ids: list[str],
+    device: Device,
+    pace_of: PaceOf,
+) -> None:
+    """Train as the rank that torchrun's variables describe and write its part of each result into its `out`.
+
+    Args:
+        pace_of: how long a run's dense compute is made to last; None as long as it does.
+    """
     with process_groups(device) as groups:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // groups.world))
         trainings = []
         for config in configs:
             recorder = Recorder(device, rank=groups.rank, transport=device.backend)
-            trainings.append(Training(config, dataset, device, groups, recorder))
+            trainings.append(Training(config, dataset, device, groups, recorder, pace=pace_of(config)))
 
         def report() -> None:
             if groups.rank == 0:
@@ -61,7 +77,8 @@ def run_rank(configs: list[RunConfig], dataset: PreparedDataset, outs: list[Path
             timeline = Timeline(training.recorder.spans(), run=run_id, mode=config.mode)
             timeline.write(out / SPANS_OF_RANK.format(rank=groups.rank))
             steps = [asdict(step) for step in training.outcome().steps]
-            facts = json.dumps({"steps": steps, "hardware": hardware(device)})
+            paced = asdict(training.paced.lateness) if training.paced else None
+            facts = json.dumps({"steps": steps, "hardware": hardware(device), "paced": paced})
             (out / FACTS_OF_RANK.format(rank=groups.rank)).write_text(facts, encoding="utf-8")
 
 
@@ -106,7 +123,7 @@ def gather(config: RunConfig, out: Path, run_id: str) -> RunResult:
     Raises:
         RunError: a rank's part is missing.
     """
-    spans, steps_of_rank, hosts = [], [], []
+    spans, steps_of_rank, hosts, paced = [], [], [], []
     for rank in range(config.gpus):
         spans_path, facts_path = out / SPANS_OF_RANK.format(rank=rank), out / FACTS_OF_RANK.format(rank=rank)
         if not spans_path.exists() or not facts_path.exists():
@@ -115,8 +132,24 @@ def gather(config: RunConfig, out: Path, run_id: str) -> RunResult:
         facts = json.loads(facts_path.read_text(encoding="utf-8"))
         steps_of_rank.append([RankStep(**step) for step in facts["steps"]])
         hosts.append(facts["hardware"])
+        if facts["paced"]:
+            paced.append(Lateness(**facts["paced"]))
     merged = [_merge(step) for step in zip(*steps_of_rank, strict=True)]
-    return RunResult(timeline=Timeline(spans, run=run_id, mode=config.mode), facts=merged, hardware=hosts[0])
+    timeline = Timeline(spans, run=run_id, mode=config.mode)
+    notes = (_kept(paced),) if paced else ()
+    return RunResult(timeline=timeline, facts=merged, hardware=hosts[0], notes=notes)
+
+
+def _kept(ranks: list[Lateness]) -> str:
+    """Whether the pace held."""
+    deadlines, missed = sum(rank.deadlines for rank in ranks), sum(rank.missed for rank in ranks)
+    if not missed:
+        return f"pace: all {deadlines} deadlines of dense compute were met"
+    worst_ms = max(rank.worst_ns for rank in ranks) / 1e6
+    return (
+        f"pace: the small real model took longer than the emulated device in {missed} of {deadlines} deadlines, by up "
+        f"to {worst_ms:.1f} ms; those computed late"
+    )
 
 
 def _merge(ranks: tuple[RankStep, ...]) -> StepFacts:
@@ -135,15 +168,26 @@ def _merge(ranks: tuple[RankStep, ...]) -> StepFacts:
     )
 
 
-def main(arguments: list[str]) -> int:
-    """Entry point of one rank. `arguments`: the job file."""
+def unpaced(_config: RunConfig) -> None:
+    """Compute lasts as long as it does."""
+
+
+def main(arguments: list[str], device_of: Callable[[int], Device] = local_device, pace_of: PaceOf = unpaced) -> int:
+    """Entry point of one rank.
+
+    Args:
+        arguments: the job file.
+        device_of: local rank -> what it computes on.
+        pace_of: as in `run_rank`.
+    """
     job = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     logs = Path(job["logs"])
     rank = os.environ["RANK"]
     try:
         configs = [from_dict(config) for config in job["configs"]]
         outs = [Path(out) for out in job["outs"]]
-        run_rank(configs, PreparedDataset.open(Path(job["dataset"])), outs, job["run_ids"])
+        device = device_of(int(os.environ.get("LOCAL_RANK", "0")))
+        run_rank(configs, PreparedDataset.open(Path(job["dataset"])), outs, job["run_ids"], device, pace_of)
     except (InputError, RunError, RuntimeError, OSError, ValueError) as error:
         traceback.print_exc()
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__

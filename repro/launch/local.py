@@ -1,28 +1,43 @@
-"""Starts the ranks of a measured run on this machine through torchrun, watches them, and merges their results."""
+"""Starts the ranks of a measured or emulated run on this machine, watches them, and merges their results.
+
+On plain loopback torchrun starts them. In a shaped network each rank is started in its own network namespace, with the
+variables that torchrun would set: torchrun's agents do not find each other across namespaces.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+import torch
+
 from repro.config import RunConfig
 from repro.errors import InputError, RunError
+from repro.execution import emulated
 from repro.execution.base import RunResult
 from repro.execution.measured import ERROR_OF_RANK, gather
+from repro.launch.network import INTERFACE, Network, address, joined
 
 LOOPBACK = "127.0.0.1"
+NAMESPACE_PORT = 29500
+"""Rendezvous port where none is asked for: a fresh namespace has all ports free."""
 STOP_SECONDS = 10
 """How long interrupted ranks may take to stop before they are killed."""
+POLL_SECONDS = 0.1
 
 
-def run_measured(
+def run_on_ranks(
     configs: Sequence[RunConfig],
     dataset: Path,
     outs: Sequence[Path],
@@ -36,7 +51,7 @@ def run_measured(
     Args:
         dataset: folder of the prepared data set.
         outs: an existing folder for each run's parts; `logs/` goes into the first.
-        port: rendezvous port on the loopback interface; None takes a free one.
+        port: rendezvous port; None takes a free one.
         on_step: called after each step of each run.
 
     Raises:
@@ -54,30 +69,43 @@ def run_measured(
         "logs": str(logs),
     }
     job.write_text(json.dumps(content), encoding="utf-8")
-    ranks = configs[0].gpus
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        f"--nproc-per-node={ranks}",
-        f"--master-addr={LOOPBACK}",
-        f"--master-port={_port(port)}",
-        "-m",
-        "repro.execution.measured",
-        str(job),
-    ]
-    log = logs / "ranks.log"
-    with log.open("w", encoding="utf-8") as sink:
-        started = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=sink, text=True, env=_environment(), start_new_session=True
+    first = configs[0]
+    is_emulated = first.mode == "emulated"
+    rank = ["-m", "repro.execution.emulated" if is_emulated else "repro.execution.measured", str(job)]
+    notes: tuple[str, ...] = (emulated.note(first),) if is_emulated else ()
+    with joined(first.network, first.gpus, on_gpus=torch.cuda.is_available() and not is_emulated) as network:
+        starts = (
+            in_namespaces(network, rank, port or NAMESPACE_PORT)
+            if network.namespaces
+            else [_under_torchrun(first.gpus, rank, _port(port))]
         )
-        try:
-            _follow(started, sink, on_step)
-        finally:
-            _stop(started)
-    if started.returncode != 0:
-        raise _failure(ranks, logs)
-    return [gather(*run) for run in zip(configs, outs, run_ids, strict=True)]
+        with (logs / "ranks.log").open("w", encoding="utf-8") as sink:
+            died = run_processes(starts, sink, on_step)
+        notes += network.notes
+    if died is not None:
+        raise _failure(first.gpus, logs, died)
+    results = [gather(*run) for run in zip(configs, outs, run_ids, strict=True)]
+    return [dataclasses.replace(result, notes=(*notes, *result.notes)) for result in results]
+
+
+@dataclass(frozen=True)
+class Start:
+    """A process to start."""
+
+    command: list[str]
+    variables: dict[str, str]
+    """Of its environment, beside those of the launcher's."""
+    rank: int | None
+    """None: it looks after all of them."""
+
+
+@dataclass(frozen=True)
+class Died:
+    """The process that failed first."""
+
+    rank: int | None
+    code: int
+    """Exit code; minus the signal that killed it."""
 
 
 def _port(port: int | None) -> int:
@@ -91,41 +119,113 @@ def _port(port: int | None) -> int:
         return chosen
 
 
-def _environment() -> dict[str, str]:
+def _under_torchrun(ranks: int, arguments: list[str], port: int) -> Start:
     """The ranks talk over loopback, whatever this machine's host name resolves to."""
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
-    return {**os.environ, "GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    options = [f"--nproc-per-node={ranks}", f"--master-addr={LOOPBACK}", f"--master-port={port}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, *arguments]
+    return Start(command, {"GLOO_SOCKET_IFNAME": loopback}, rank=None)
 
 
-def _follow(ranks: subprocess.Popen[str], log: TextIO, on_step: Callable[[], None]) -> None:
-    assert ranks.stdout is not None
-    for line in ranks.stdout:
+def in_namespaces(network: Network, arguments: list[str], port: int = NAMESPACE_PORT) -> list[Start]:
+    """One process a rank, `python ARGUMENTS`, each in its namespace."""
+    world = str(len(network.namespaces))
+    return [
+        Start(
+            network.command(rank, [sys.executable, *arguments]),
+            {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": world,
+                "LOCAL_WORLD_SIZE": world,
+                "MASTER_ADDR": address(0),
+                "MASTER_PORT": str(port),
+                "GLOO_SOCKET_IFNAME": INTERFACE,
+            },
+            rank,
+        )
+        for rank in range(len(network.namespaces))
+    ]
+
+
+def run_processes(starts: Sequence[Start], log: TextIO, on_step: Callable[[], None]) -> Died | None:
+    """Start the processes, wait for their end, and leave none behind, also when interrupted. One that fails ends all.
+
+    Args:
+        log: takes what they write, but for `step` lines of the first, which become calls of `on_step`.
+    """
+    started: list[subprocess.Popen[str]] = []
+    try:
+        for start in starts:
+            variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **start.variables}
+            out = subprocess.PIPE if not started else log
+            started.append(
+                subprocess.Popen(
+                    start.command, stdout=out, stderr=log, text=True, env=variables, start_new_session=True
+                )
+            )
+        failed: list[Died] = []
+        watcher = threading.Thread(target=_watch, args=(started, starts, failed), daemon=True)
+        watcher.start()
+        _follow(started[0], log, on_step)
+        watcher.join()
+    finally:
+        _stop(started)
+    return failed[0] if failed else None
+
+
+def _follow(first: subprocess.Popen[str], log: TextIO, on_step: Callable[[], None]) -> None:
+    assert first.stdout is not None
+    for line in first.stdout:
         if line.strip() == "step":
             on_step()
         else:
             print(line, end="", file=log)
-    ranks.wait()
 
 
-def _stop(ranks: subprocess.Popen[str]) -> None:
-    """Leave no rank behind, also when interrupted."""
-    if ranks.poll() is None:
-        os.killpg(ranks.pid, signal.SIGTERM)
+def _watch(started: list[subprocess.Popen[str]], starts: Sequence[Start], failed: list[Died]) -> None:
+    """Until all have ended well, or one has failed; then none is left running."""
+    while True:
+        codes = [process.poll() for process in started]
+        dead = [Died(start.rank, code) for start, code in zip(starts, codes, strict=True) if code]
+        if dead:
+            # Whoever was killed comes before those that lost it as a peer.
+            failed.append(min(dead, key=lambda died: died.code))
+            _stop(started)
+            return
+        if None not in codes:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _stop(started: list[subprocess.Popen[str]]) -> None:
+    for process in started:
+        _signal(process, signal.SIGTERM)
+    give_up = time.monotonic() + STOP_SECONDS
+    for process in started:
         try:
-            ranks.wait(STOP_SECONDS)
+            process.wait(max(0.0, give_up - time.monotonic()))
         except subprocess.TimeoutExpired:
-            os.killpg(ranks.pid, signal.SIGKILL)
-            ranks.wait()
+            _signal(process, signal.SIGKILL)
+            process.wait()
 
 
-def _failure(ranks: int, logs: Path) -> RunError | InputError:
+def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    """To the process and what it has started."""
+    if process.poll() is None:
+        os.killpg(process.pid, number)
+
+
+def _failure(ranks: int, logs: Path, died: Died) -> RunError | InputError:
     """The reason of the rank that failed first: those that lost it as a peer fail too, with less to say."""
+    log = logs / "ranks.log"
+    if died.rank is not None and died.code < 0:
+        return RunError(f"rank {died.rank}: killed by {signal.Signals(-died.code).name} (log: {log})")
     reasons = {}
     for rank in range(ranks):
         path = logs / ERROR_OF_RANK.format(rank=rank)
         if path.exists():
             reasons[path.stat().st_mtime_ns] = (rank, path.read_text(encoding="utf-8"))
-    log = logs / "ranks.log"
     if not reasons:
         return RunError(f"a rank died without a word; see {log}")
     rank, reason = reasons[min(reasons)]

@@ -13,19 +13,28 @@ from repro.config import Mode, RunConfig, fingerprint
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
+_ON_RANKS = (
+    "balance",
+    "comm",
+    "config.py",
+    "data",
+    "device",
+    "embedding",
+    "execution/base.py",
+    "execution/measured.py",
+    "launch/network.py",
+    "model",
+    "pipeline",
+    "timeline",
+)
+
 ROOMS: dict[Mode, tuple[str, ...]] = {
-    "measured": (
-        "balance",
-        "comm",
-        "config.py",
-        "data",
-        "device",
-        "embedding",
-        "execution/base.py",
-        "execution/measured.py",
-        "model",
-        "pipeline",
-        "timeline",
+    "measured": _ON_RANKS,
+    "emulated": (
+        *_ON_RANKS,
+        "execution/emulated.py",
+        "execution/simulated/clusters.py",
+        "execution/simulated/compute.py",
     ),
     "simulated": (
         "balance/partition.py",
@@ -42,8 +51,11 @@ ROOMS: dict[Mode, tuple[str, ...]] = {
 }
 """Rooms whose code decides the numbers of a mode."""
 
+_RANKS_PACKAGES = ("torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy")
+
 DECIDING: dict[Mode, tuple[str, ...]] = {
-    "measured": ("torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy"),
+    "measured": _RANKS_PACKAGES,
+    "emulated": _RANKS_PACKAGES,
     "simulated": ("numpy",),
 }
 """Packages whose version decides the numbers of a mode."""

@@ -25,7 +25,7 @@ from repro.data.dataset import PreparedDataset
 from repro.errors import InputError
 from repro.execution.base import RunResult, summarize
 from repro.execution.simulated.executor import simulate
-from repro.launch.local import run_measured
+from repro.launch.local import run_on_ranks
 from repro.launch.provenance import git_state, run_fingerprint, versions
 from repro.report.figures import run_images
 from repro.tracking.jsonl import write_steps
@@ -77,10 +77,10 @@ def run_all(configs: tuple[RunConfig, ...], workspace: Workspace, command: str) 
 
 
 def jobs(configs: Sequence[RunConfig]) -> list[tuple[RunConfig, ...]]:
-    """Runs that are executed together: neighbours that are measured and differ only in their arm go side by side."""
+    """Runs that are executed together: neighbours on real ranks that differ only in their arm go side by side."""
 
     def but_the_arm(config: RunConfig) -> object:
-        return dataclasses.replace(config, arm=configs[0].arm) if config.mode == "measured" else object()
+        return dataclasses.replace(config, arm=configs[0].arm) if config.mode != "simulated" else object()
 
     return [tuple(group) for _, group in groupby(configs, key=but_the_arm)]
 
@@ -181,9 +181,9 @@ def _execute(
     bar: tqdm,
 ) -> list[RunResult]:
     match job[0].mode:
-        case "measured":
+        case "measured" | "emulated":
             folder = workspace.data / job[0].dataset
-            return run_measured(job, folder, partials, names, port=workspace.port, on_step=lambda: bar.update())
+            return run_on_ranks(job, folder, partials, names, port=workspace.port, on_step=lambda: bar.update())
         case "simulated":
             return [
                 simulate(config, dataset, run_id=name, progress=lambda _: bar.update())

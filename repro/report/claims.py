@@ -15,7 +15,7 @@ from repro.report.published import PaperValue, with_unit
 from repro.report.tables import UIH_TOLERANCE
 from repro.tracking.record import RunRecord
 
-CLAIM_MODES = ("simulated", "measured")
+CLAIM_MODES = ("simulated", "emulated", "measured")
 
 CLAIM_TEXT = {
     "straggler_pct": "Straggler wait, share of the step",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import experiments
-from repro.config import Arm, ModelConfig, RunConfig, from_dict, override
+from repro.config import Arm, ModelConfig, PaceConfig, RunConfig, from_dict, override
 from repro.errors import InputError
 
 CONFIG = experiments.EXPERIMENTS[0].runs[0]
@@ -54,6 +54,10 @@ def test_override_reaches_nested_fields_and_keeps_types() -> None:
         ("warmup_steps=1000", "warmup_steps: must be in"),
         ("optimizer.sparse_lr=-1", "must be > 0"),
         ("optimizer.sparse=adam", "optimizer.sparse"),
+        ("network.rate_mbit=-1", "network.rate_mbit: must be >= 0"),
+        ("network.delay_ms=1", "network.delay_ms: 1.0 needs a shaped network"),
+        ("mode=emulated", "pace: is missing"),
+        ("pace.time_scale=2", "no such field 'pace'"),
     ],
 )
 def test_a_bad_override_names_the_field(assignment: str, says: str) -> None:
@@ -76,6 +80,21 @@ def test_a_bad_override_names_the_field(assignment: str, says: str) -> None:
 def test_a_bad_recipe_names_the_field(change: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         from_dict({**CONFIG.to_dict(), **change})
+
+
+def test_a_pace_belongs_to_emulated_runs() -> None:
+    pace = PaceConfig(model=CONFIG.model, cluster="h100_paper", time_scale=10.0)
+    emulated = replace(CONFIG, mode="emulated", pace=pace)
+    assert from_dict(emulated.to_dict()) == emulated
+    assert override(emulated, ["pace.time_scale=20", "pace.model.layers=9"]).pace == PaceConfig(
+        model=replace(CONFIG.model, layers=9), cluster="h100_paper", time_scale=20.0
+    )
+    with pytest.raises(InputError, match=r"pace\.time_scale: must be > 0"):
+        override(emulated, ["pace.time_scale=0"])
+    with pytest.raises(InputError, match="pace: is for emulated runs, not measured ones"):
+        replace(emulated, mode="measured")
+    with pytest.raises(InputError, match="pace: must be a table"):
+        from_dict({**emulated.to_dict(), "pace": 3})
 
 
 def test_a_missing_field_is_named() -> None:
