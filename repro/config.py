@@ -46,6 +46,8 @@ class BalanceConfig:
     attention_length: float = 4278.0
     """`fbs_cost`, `vbs_cost`, `karmarkar_karp`: history length, in tokens, at which attention costs as much as all
     linear work (source: `repro.balance.cost`)."""
+    autotune: bool = False
+    """`vbs`, `vbs_cost`: correct each rank's share of the work from its measured execution time."""
     token_cap: int = 0
     """Most tokens (history and candidates) a rank may receive in a step; 0: no cap."""
 
@@ -74,6 +76,11 @@ class Arm:
 
     def __post_init__(self) -> None:
         _require_choice(self.partition, Partition, "arm.partition")
+        _require(
+            not self.balance.autotune or self.partition in ("vbs", "vbs_cost"),
+            "arm.balance.autotune",
+            f"needs a partition with free counts (vbs, vbs_cost), not {self.partition}",
+        )
         _require_choice(self.exchange, Exchange, "arm.exchange")
         _require_choice(self.transport, Transport, "arm.transport")
 
