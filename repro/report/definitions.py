@@ -67,6 +67,32 @@ DEFINITIONS: tuple[Definition, ...] = (
         "Padding needed if every sample were padded to the longest.",
     ),
     Definition(
+        "collision_pct",
+        "%",
+        "100 × distinct rows that the batch before touches too / distinct rows, mean over timed steps",
+        "Rows count once, over all ranks and tables. A property of the data set and the global batch.",
+    ),
+    Definition("collision_p99_pct", "%", "99th percentile of the same over timed steps", "Its tail (paper, Fig. 3)."),
+    Definition(
+        "exchange_collision_pct",
+        "%",
+        "the same share, where a row counts once for each rank that asks for it",
+        "What the exposed part of prioritized updates grows with; higher, as popular rows are asked for often.",
+    ),
+    Definition(
+        "dedup_saving_pct",
+        "%",
+        "100 × (1 − distinct rows of each rank, summed / lookups)",
+        "What sending a row once a rank saves, whatever the priority.",
+    ),
+    Definition(
+        "…_at_Npct",
+        "as the metric",
+        "the metric, if N % of every rank's rows collided",
+        "Simulated arms with priority only; overrides the data set's rate (assumption A19). 100: synchronous exchange "
+        "of deduplicated rows.",
+    ),
+    Definition(
         "ne",
         "log loss / base-rate entropy",
         "Σ log loss / (labels × H(positives / labels)), last quarter of steps",

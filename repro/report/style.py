@@ -1,6 +1,6 @@
 """The one style file of all figures.
 
-Colour says which arm (Okabe-Ito, safe for colour-blind readers; light and dark alternate so that arms differ in
+Colour says which arm (Okabe-Ito and Tol, safe for colour-blind readers; light and dark alternate so that arms differ in
 grey too). Marker and hatch say which mode, so that paper, simulated, emulated and measured never look alike.
 Text is drawn in `INK`, which the HTML report replaces by the page's own text colour.
 """
@@ -32,9 +32,28 @@ ARM_COLOUR = {
     "balance": "#0072B2",
     "balance+priority": "#56B4E9",
     "freescale": "#009E73",
+    "stale": "#8A8A8A",
+    "balance_vbs": "#D55E00",
+    "balance_kk": "#CC79A7",
+    "balance_cost": "#44AA99",
+    "balance_vbs_cost": "#882255",
 }
+DATASET_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#882255")
 _PEER_COLOUR = "#CC79A7"
 ARM_LINE = {"torchrec": "-", "sdd": "-.", "balance": "--", "balance+priority": ":", "freescale": (0, (5, 1, 1, 1))}
+ARM_MARKER = {
+    "torchrec": "o",
+    "sdd": "D",
+    "balance": "s",
+    "balance+priority": "P",
+    "freescale": "X",
+    "stale": "x",
+    "balance_vbs": "^",
+    "balance_kk": "v",
+    "balance_cost": "<",
+    "balance_vbs_cost": ">",
+}
+"""Where several arms of one mode lie close together; a title then says the mode."""
 
 MODE_HATCH = {"paper": "..", "simulated": "////", "emulated": "xxxx", "measured": ""}
 MODE_MARKER = {"paper": "*", "simulated": "o", "emulated": "D", "measured": "s"}

@@ -52,13 +52,15 @@ def config(
     )
 
 
-def write_run(results: Path, run: RunConfig) -> RunRecord:
-    """Make a run of `run` and write it under `results`."""
-    name = f"{run.arm.name}-{run.mode}-{run.gpus}-{run.max_uih}-{run.seed}"
+def write_run(results: Path, run: RunConfig, result: RunResult | None = None) -> RunRecord:
+    """Make a run of `run`, unless its result is there, and write it under `results`."""
+    name = f"{run.arm.name}-{run.mode}-{run.gpus}-{run.batch}-{run.max_uih}-{run.seed}"
     folder = results / "runs" / run.experiment / name
     folder.mkdir(parents=True)
-    timeline, facts = _toy_run(run, name)
-    metrics, rows = summarize(run, RunResult(timeline=timeline, facts=facts, hardware={"cpu": "toy"}))
+    if result is None:
+        timeline, facts = _toy_run(run, name)
+        result = RunResult(timeline=timeline, facts=facts, hardware={"cpu": "toy"})
+    metrics, rows = summarize(run, result)
     record = RunRecord(
         run_id=name,
         config=run,
@@ -77,7 +79,7 @@ def write_run(results: Path, run: RunConfig) -> RunRecord:
         notes=("made by a test",),
         folder=folder,
     )
-    timeline.write(folder / SPANS)
+    result.timeline.write(folder / SPANS)
     write_steps(rows, folder)
     write_record(record, folder)
     return record

@@ -5,15 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from repro.report.figures.ablation import ablation_bars
+from repro.report.figures.collision import collision_figure
+from repro.report.figures.exposed import exposed_figure
 from repro.report.figures.ledger import ledger_bars
 from repro.report.figures.quality import ne_curves
 from repro.report.figures.straggler import straggler_against_uih
+from repro.report.figures.sweep import along
 from repro.report.figures.timeline import step_timeline, typical_step
 from repro.report.style import save_figure
 from repro.tracking.record import RunRecord
 
 __all__ = [
     "ablation_bars",
+    "along",
+    "collision_figure",
+    "exposed_figure",
     "ledger_bars",
     "ne_curves",
     "run_images",

@@ -10,17 +10,33 @@ from pathlib import Path
 
 from repro.report.published import PaperValue
 from repro.report.sections.base import Illustration, Section, Table
+from repro.report.sections.collision import collision_section
+from repro.report.sections.exposed import exposed_section
 from repro.report.sections.ladder import ladder_section
 from repro.report.sections.ledger import ledger_section
+from repro.report.sections.partitions import batch_section, scale_section
 from repro.report.sections.quality import quality_section
 from repro.report.sections.straggler import straggler_section
+from repro.report.sections.throughput import throughput_section
 from repro.report.sections.timeline import timeline_section
 from repro.report.sections.workload import workload_section
 from repro.tracking.record import RunRecord
 
 __all__ = ["Illustration", "Section", "Table", "all_sections"]
 
-_SECTIONS = (ladder_section, workload_section, straggler_section, ledger_section, timeline_section, quality_section)
+_SECTIONS = (
+    ladder_section,
+    workload_section,
+    straggler_section,
+    batch_section,
+    scale_section,
+    collision_section,
+    exposed_section,
+    throughput_section,
+    ledger_section,
+    timeline_section,
+    quality_section,
+)
 
 
 def all_sections(records: Sequence[RunRecord], published: Sequence[PaperValue], folder: Path) -> list[Section]:

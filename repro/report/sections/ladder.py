@@ -70,11 +70,12 @@ def _ladder_cells(group: Group, arm: str) -> tuple[str, ...]:
 
 
 def _ladder_sentence(setting: Setting, group: Group) -> str | None:
-    speed = ratio_to_baseline(group, BALANCED, "qps") if BALANCED in group else None
-    if speed is None:
+    gains = {arm: ratio_to_baseline(group, arm, "qps") for arm in group if arm != BASELINE}
+    if gains.get(BALANCED) is None:
         return None
+    speeds = ", ".join(f"{100 * (ratio.mean - 1):+.1f} % with {arm}" for arm, ratio in gains.items() if ratio)
     before, after = (spread(group[arm], "straggler_pct").mean for arm in (BASELINE, BALANCED))
     return (
-        f"{setting.text()}: {BALANCED} changes straggler wait from {before:.1f} % to {after:.1f} % of the step and "
-        f"requests/s by {100 * (speed.mean - 1):+.1f} %"
+        f"{setting.text()}: {BALANCED} changes straggler wait from {before:.1f} % to {after:.1f} % of the step; "
+        f"requests/s change by {speeds}"
     )

@@ -1,4 +1,4 @@
-"""Quality: whether balancing changes what the model learns."""
+"""Quality: whether techniques change what the model learns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from repro.tracking.record import RunRecord
 
 def quality_section(records: Sequence[RunRecord], published: Sequence[PaperValue], folder: Path) -> Section:
     """NE of the arms."""
-    title, question = "Quality", "Does balancing change what the model learns?"
+    title, question = "Quality", "Does any technique change what the model learns?"
     runs = [run for run in runs_of(records, "ladder") if run.config.mode == "measured"]
     if not runs:
         return not_run("quality", title, question, "repro run ladder")

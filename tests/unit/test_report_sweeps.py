@@ -1,0 +1,141 @@
+"""Without these tests a sweep could join settings that differ, drop an arm, take an overridden collision rate for the
+data set's own, or book the gain of deduplication as one of priority. Runs are small simulations of a stand-in data set.
+
+Not covered: whether a figure looks good, and whether any number is right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_records import config, write_run
+from sim_data import skewed
+
+from experiments.paper_values import PAPER_VALUES
+from experiments.presets import BALANCE, BALANCE_PRIORITY, BALANCERS, SDD, STALE, TORCHREC
+from repro.errors import InputError
+from repro.execution.simulated.executor import simulate
+from repro.report.claims import claims
+from repro.report.figures.collision import collision_figure
+from repro.report.figures.exposed import at_shares, exposed_figure, line_fit, low_shares, swept_run
+from repro.report.figures.sweep import along, sweep_panels
+from repro.report.sections.collision import collision_section
+from repro.report.sections.exposed import exposed_section
+from repro.report.sections.partitions import batch_section, scale_section
+from repro.report.sections.throughput import throughput_section
+from repro.report.style import ARM_COLOUR, ARM_MARKER
+from repro.tracking.record import RunRecord
+
+LADDER = (TORCHREC, SDD, BALANCE, BALANCE_PRIORITY)
+DATA = skewed(16 * 8 * 8, seed=11)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[RunRecord]:
+    base = config(steps=4, gpus=16)
+    runs = [
+        *(replace(base, experiment="fig03", gpus=gpus) for gpus in (8, 16)),
+        *(replace(base, experiment="fig08b", batch=batch, arm=arm) for batch in (4, 8) for arm in BALANCERS),
+        *(replace(base, experiment="fig08c", gpus=gpus, arm=arm) for gpus in (8, 16) for arm in BALANCERS),
+        *(replace(base, experiment="fig09", max_uih=cap, arm=arm) for cap in (1000, 8000) for arm in (*LADDER, STALE)),
+        *(replace(base, experiment="fig11_qps", gpus=gpus, arm=arm) for gpus in (8, 16) for arm in LADDER),
+    ]
+    results = tmp_path_factory.mktemp("results")
+    return [write_run(results, run, simulate(run, DATA, run_id="r")) for run in runs]
+
+
+def of(records: list[RunRecord], experiment: str) -> list[RunRecord]:
+    return [record for record in records if record.config.experiment == experiment]
+
+
+@pytest.mark.parametrize(
+    ("section", "experiment"),
+    [
+        (collision_section, "fig03"),
+        (batch_section, "fig08b"),
+        (scale_section, "fig08c"),
+        (exposed_section, "fig09"),
+        (throughput_section, "fig11_qps"),
+    ],
+)
+def test_every_section_answers_shows_and_lists_its_runs(section, experiment, records, tmp_path: Path) -> None:
+    made = section(records, PAPER_VALUES, tmp_path)
+    assert made.was_run
+    assert made.answer.endswith(".")
+    assert made.command == f"repro run {experiment}"
+    assert "imulated" in made.illustrations[0].caption or experiment == "fig03"
+    assert made.table is not None
+    assert all(len(row) == len(made.table.header) for row in made.table.rows)
+    assert (tmp_path / f"{made.illustrations[0].figure.name}.png").exists()
+    nothing = section([], PAPER_VALUES, tmp_path)
+    assert not nothing.was_run
+    assert nothing.command == f"repro run {experiment}"
+
+
+def test_panels_join_only_what_differs_in_the_knob(records) -> None:
+    ((shared, panel),) = sweep_panels(of(records, "fig08b"), "batch", "straggler_pct")
+    assert shared == "simulated, 16 GPUs, synthetic, UIH 2K"
+    assert set(panel) == {arm.name for arm in BALANCERS}
+    assert {tuple(sorted(curve)) for curve in panel.values()} == {(4, 8)}
+    both = sweep_panels([*of(records, "fig08b"), *of(records, "fig08c")], "batch", "straggler_pct")
+    assert [shared for shared, _ in both] == ["simulated, 8 GPUs, synthetic, UIH 2K", shared]
+    with pytest.raises(InputError, match="needs at least one run"):
+        along([], "gpus", "qps", "requests/s")
+
+
+def test_every_partition_has_a_colour_and_a_marker_of_its_own() -> None:
+    for styles in (ARM_COLOUR, ARM_MARKER):
+        assert len({styles[arm.name] for arm in BALANCERS}) == len(BALANCERS)
+
+
+def test_line_fit_is_least_squares() -> None:
+    assert line_fit({1: 3.0, 2: 5.0, 3: 7.0}) == pytest.approx((1, 2, 1))
+    start, slope, r2 = line_fit({0: 0.0, 1: 1.0, 2: 0.0})
+    assert (start, slope, r2) == pytest.approx((1 / 3, 0, 0))
+
+
+def test_the_overridden_rate_is_told_from_the_data_sets_own(records, tmp_path: Path) -> None:
+    swept = swept_run(of(records, "fig09"))
+    assert swept is not None
+    run, arms = swept
+    assert run.config.max_uih == 8000
+    assert list(at_shares(run)) == [1, 2, 5, 10, 15, 100]
+    assert list(low_shares(run)) == [1, 2, 5, 10, 15]
+    assert set(arms) == {arm.name for arm in (*LADDER, STALE)}
+    section = exposed_section(records, PAPER_VALUES, tmp_path)
+    assert section.table is not None
+    overridden = [row for row in section.table.rows if "overridden" in row]
+    assert [row[1] for row in overridden][-1] == "same rows, synchronous"
+    assert len(overridden) == 6
+    own = f"{run.metric('exchange_collision_pct'):.0f}"
+    assert f"own rate ({own}\u00a0% of exchanged rows)" in section.answer
+
+
+def test_figures_have_paper_values_apart(records) -> None:
+    exposed = exposed_figure(of(records, "fig09"), PAPER_VALUES)
+    stars = [line for line in exposed.axes[0].lines if line.get_marker() == "*"]
+    assert [line.get_linestyle() for line in stars] == ["None", "None"]
+    assert {float(np.asarray(line.get_ydata())[0]) for line in stars} == {111.0, 13.0}
+    collision = collision_figure(of(records, "fig03"), PAPER_VALUES)
+    levels = [line for line in collision.axes[0].lines if "paper" in str(line.get_label())]
+    assert len(levels) == 2
+    with pytest.raises(InputError, match="one setting"):
+        exposed_figure([*of(records, "fig09"), *of(records, "fig08c")])
+
+
+def test_claims_name_the_stand_in_and_its_collisions(records) -> None:
+    found = {(c.published.experiment, c.published.metric, c.published.arm): c.findings["simulated"] for c in
+             claims(records, PAPER_VALUES)}  # fmt: skip
+    exposed = found["fig09", "exposed_embedding_ms", "freescale"]
+    assert exposed is not None
+    assert "balance+priority for freescale" in exposed.differs
+    assert "% of exchanged rows collide" in exposed.differs
+    baseline = found["fig09", "exposed_embedding_ms", "torchrec"]
+    assert baseline is not None
+    assert "for freescale" not in baseline.differs
+    saved = found["fig11_qps", "metadata_saving_ms", "sdd"]
+    assert saved is not None
+    assert float(saved.text.split()[0]) > 0
