@@ -10,7 +10,8 @@ gloo group a direction, too: a message between two ranks goes through `up` when 
 
 When anything fails (a peer that is lost or late, a full pool that stays full), the transport closes its connections:
 neighbours then notice at once and do the same, so that every rank fails within the timeout of the first one. A
-transport that has failed does nothing more, and every handle raises what failed first.
+transport that has failed does nothing more, and every handle raises what failed first. Ranks whose splits disagree are
+not caught: gloo ends the process that receives too much, as it does in its own collectives.
 
 Source: paper, technique 3, https://arxiv.org/abs/2604.24073.
 """
@@ -103,7 +104,7 @@ class HostRing(Transport):
         super().__init__(group)
         if chunk_bytes < 1 or depth < 1:
             raise InputError(f"host_ring: chunk_bytes {chunk_bytes} and depth {depth} must be at least 1")
-        self._chunk_bytes, self._depth = chunk_bytes, depth
+        self.chunk_bytes, self.depth = chunk_bytes, depth
         self._timeout = timeout.total_seconds()
         self._link = GlooLink(self.rank, up, down)
         self._copies = copies
@@ -151,11 +152,11 @@ class HostRing(Transport):
             dist.destroy_process_group(group)
 
     def _all_to_all(self, output: torch.Tensor, input: torch.Tensor, received: list[int], sent: list[int]) -> Handle:
-        plan = schedule.all_to_all(self.rank, self.world, received, sent, self._chunk_bytes)
+        plan = schedule.all_to_all(self.rank, self.world, received, sent, self.chunk_bytes)
         return self._start(plan, output, input)
 
     def _all_gather(self, output: torch.Tensor, input: torch.Tensor) -> Handle:
-        plan = schedule.all_gather(self.rank, self.world, input.nbytes, self._chunk_bytes, self._depth)
+        plan = schedule.all_gather(self.rank, self.world, input.nbytes, self.chunk_bytes, self.depth)
         return self._start(plan, output, input)
 
     def _start(self, plan: schedule.Schedule, output: torch.Tensor, input: torch.Tensor) -> Handle:
