@@ -30,7 +30,7 @@ from repro.device.lane import Lane
 from repro.embedding.id_exchange import Collide, IdExchange, PreparedBatch, Side
 from repro.embedding.row_space import RowSpace
 from repro.embedding.row_update import row_update
-from repro.embedding.tables import feature_keys, initial_rows
+from repro.embedding.tables import feature_keys, fill_rows
 from repro.errors import RunError
 from repro.pipeline.ops import Op
 from repro.timeline.recorder import Recorder
@@ -74,7 +74,7 @@ class PrioritizedEmbeddings(nn.Module):
         Args:
             learning_rate: asked at each backward, so a schedule may tick every step.
             ids, priority, exclusive: process groups that nothing else uses; one thread issues on each.
-            seed: rows start as those of `repro.embedding.tables.initial_rows`.
+            seed: rows start as those of `repro.embedding.tables.fill_rows`.
         """
         super().__init__()
         self._rank, self._world = dist.get_rank(priority), dist.get_world_size(priority)
@@ -269,8 +269,7 @@ class PrioritizedEmbeddings(nn.Module):
         weights = torch.zeros((self._space.local_rows, self._width))
         for index, offset in enumerate(self._space.offsets):
             first, count = self._space.owned(index, self._rank)
-            if count > 0:
-                weights[offset : offset + count] = initial_rows(seed, index, first, count, self._width)
+            fill_rows(weights[offset : offset + count], seed, index, first)
         return weights
 
 

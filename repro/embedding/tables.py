@@ -125,9 +125,8 @@ def _check_sharding(path: str, plan: EmbeddingModuleShardingPlan) -> None:
 
 def initialise_rows(collection: ShardedEmbeddingCollection, seed: int) -> None:
     """Fill every local shard with rows that depend on (seed, table, row) alone."""
-    for index, (name, first_row, rows) in enumerate(local_rows(collection)):
-        rows.copy_(initial_rows(seed, index, first_row, rows.shape[0], rows.shape[1]))
-        del name
+    for index, (_table, first_row, rows) in enumerate(local_rows(collection)):
+        fill_rows(rows, seed, index, first_row)
 
 
 def local_rows(collection: ShardedEmbeddingCollection) -> list[tuple[str, int, torch.Tensor]]:
@@ -142,11 +141,17 @@ def local_rows(collection: ShardedEmbeddingCollection) -> list[tuple[str, int, t
 
 def initial_rows(seed: int, table: int, first_row: int, rows: int, dim: int) -> torch.Tensor:
     """Rows `first_row ..` of a table at the start of training: uniform in +-1/sqrt(dim), float32 (rows, dim)."""
-    first_block = first_row // INIT_BLOCK
-    last_block = (first_row + rows + INIT_BLOCK - 1) // INIT_BLOCK
-    blocks = []
-    for block in range(first_block, max(last_block, first_block + 1)):
+    filled = torch.empty(rows, dim)
+    fill_rows(filled, seed, table, first_row)
+    return filled
+
+
+def fill_rows(rows: torch.Tensor, seed: int, table: int, first_row: int) -> None:
+    """As `initial_rows`, into `rows`, float32 (n, dim), block by block: a shard may be most of a machine's memory."""
+    done = 0
+    while done < rows.shape[0]:
+        block, skip = divmod(first_row + done, INIT_BLOCK)
         generator = torch.Generator().manual_seed((seed * 1_000_003 + table) * 1_000_003 + block)
-        blocks.append(torch.rand(INIT_BLOCK, dim, generator=generator))
-    begin = first_row - first_block * INIT_BLOCK
-    return (torch.cat(blocks)[begin : begin + rows] * 2 - 1) / dim**0.5
+        values = torch.rand(INIT_BLOCK, rows.shape[1], generator=generator)[skip : skip + rows.shape[0] - done]
+        rows[done : done + values.shape[0]] = (values * 2 - 1) / rows.shape[1] ** 0.5
+        done += values.shape[0]

@@ -8,7 +8,8 @@ A history event sees earlier events and itself. A candidate sees the whole histo
 candidate, so a request's scores do not depend on which candidates it is asked about together.
 
 Sequences are never padded: linear layers run on all tokens of all sequences at once, attention sequence by sequence,
-so that compute follows the real lengths.
+so that compute follows the real lengths. The n x n weights are computed again in backward, as fused attention kernels
+do, or the histories of one batch would not fit in memory together.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 # N tokens of all sequences, n tokens of one sequence (history then candidates), D model dim, H heads, E = D / H
 
@@ -39,7 +41,7 @@ class HstuLayer(nn.Module):
         u_ND, v_ND, q_ND, k_ND = F.silu(self.uvqk(self.norm_in(x_ND))).chunk(4, dim=1)
         sizes = [h + c for h, c in zip(histories, candidates, strict=True)]
         outputs = [
-            self._attend(q, k, v, history)
+            checkpoint(self._attend, q, k, v, history, use_reentrant=False)
             for q, k, v, history in zip(q_ND.split(sizes), k_ND.split(sizes), v_ND.split(sizes), histories, strict=True)
         ]
         return x_ND + self.out(self.norm_out(torch.cat(outputs)) * u_ND)

@@ -45,8 +45,9 @@ class Built:
 
     model: nn.Module
     pipeline: Pipeline
-    announce: Callable[[KeyedJaggedTensor | None], None]
-    """To be told of each batch's features as soon as they are known, in order; None after the last."""
+    announce: Callable[[KeyedJaggedTensor | None], None] | None
+    """To be told of each batch's features one step before it is trained, in order, and of None after the last; None
+    where nothing needs to know."""
     finish: Callable[[], None]
     """To be called after the last step: applies what is still on its way and lets go of threads."""
 
@@ -94,7 +95,7 @@ def _torchrec(config: RunConfig, dataset: PreparedDataset, device: Device, group
     pipeline: Pipeline = TrainPipelineBase(model, optimizer, device.torch_device)
     if config.arm.exchange == "sdd":
         pipeline = PipelinedSparseDist(model, optimizer, device.torch_device, execute_all_batches=True)
-    return Built(model, pipeline, announce=lambda features: None, finish=lambda: None)
+    return Built(model, pipeline, announce=None, finish=lambda: None)
 
 
 def _prioritized(

@@ -73,7 +73,8 @@ class Training:
         self._in_flight: deque[JaggedBatch] = deque()
         blocks = prefetch(_blocks(config, dataset, groups))
         batches = _batches(blocks, exchange, device, recorder, self._in_flight)
-        self._source = _announced(batches, self.built.announce)
+        announce = self.built.announce
+        self._source = batches if announce is None else _announced(batches, announce)
         self._losses: list[torch.Tensor] = []
         self._trained: list[JaggedBatch] = []
 
