@@ -24,6 +24,7 @@ from repro.comm.groups import Groups
 from repro.comm.traced import start_all_gather, start_all_to_all, traced_collectives
 from repro.comm.transport import ProcessGroupTransport, Transport
 from repro.comm.transport.host_ring import HostRing
+from repro.comm.transport.padded import PaddedExchange
 from repro.device import Device
 from repro.device.copies import StagedCopies
 from repro.errors import InputError, RunError
@@ -43,6 +44,7 @@ SMALL_CHUNK = 96
 def _transports(groups: Groups) -> list[Transport]:
     return [
         ProcessGroupTransport(groups.main),
+        PaddedExchange(dist.new_group(backend="gloo"), dist.new_group(backend="gloo")),
         HostRing.connect(CPU, chunk_bytes=SMALL_CHUNK, depth=2, timeout=TIMEOUT),
         HostRing.connect(CPU, chunk_bytes=SMALL_CHUNK, depth=3, timeout=TIMEOUT, copies=StagedCopies()),
     ]
@@ -294,6 +296,19 @@ def test_spans_name_the_transport() -> None:
             ("lengths_all_gather", "host_ring", 32),
         ]
         assert all(duration > 0 for *_, duration in spans)
+
+
+def _waste(groups: Groups, device: Device) -> tuple[int, int]:
+    padded = PaddedExchange(groups.main, groups.balance)
+    sent = [3, 1] if groups.rank == 0 else [0, 2]
+    received = [3, 0] if groups.rank == 0 else [1, 2]
+    padded.all_to_all_single(torch.empty(sum(received)), torch.ones(sum(sent)), received, sent).wait()
+    padded.close()
+    return padded.sent_bytes, padded.wasted_bytes
+
+
+def test_padding_is_reported_beside_the_payload() -> None:
+    assert run_ranks(_waste, world=2) == [(4, 8), (0, 12)]
 
 
 def test_nothing_is_staged_without_need() -> None:
