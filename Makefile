@@ -10,7 +10,7 @@ UPGRADE ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help reproduce test check format lab doctor prepare report lock check-cuda-resolves clean distclean
+.PHONY: help reproduce test check format lab doctor prepare report bench lock check-cuda-resolves clean distclean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -85,6 +85,10 @@ prepare: $(PROJECT) ## prepare one data set (NAME=movielens-100k)
 
 report: $(PROJECT) ## draw figures and results/report.html from the runs there are
 	@.venv/bin/repro report $(ARGS)
+
+BENCHMARKS := prepare synthetic read partition kernels transports
+bench: $(PROJECT) ## run the benchmarks: ratios within one run (BENCHMARKS='read partition' narrows it)
+	@for name in $(BENCHMARKS); do echo "benchmarks.$$name"; .venv/bin/python -m benchmarks.$$name; done
 
 lock: ## pin requirements/*.in in constraints-*.txt, keeping present pins (UPGRADE=1 drops them); needs Python 3.11
 	@$(PYTHON) requirements/lock.py $(if $(UPGRADE),--upgrade)
