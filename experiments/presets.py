@@ -8,6 +8,7 @@ TORCHREC = Arm(name="torchrec")
 SDD = Arm(name="sdd", exchange="sdd")
 BALANCE = Arm(name="balance", partition="fbs")
 BALANCE_PRIORITY = Arm(name="balance+priority", partition="fbs", exchange="prioritized")
+FREESCALE = Arm(name="freescale", partition="fbs", exchange="prioritized", transport="host_ring")
 
 LADDER: tuple[Arm, ...] = (TORCHREC, SDD, BALANCE, BALANCE_PRIORITY)
 """Two baselines (`sdd` is TorchRec's other pipeline); from `balance` on each rung is the one before plus one technique,

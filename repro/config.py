@@ -20,7 +20,7 @@ Mode = Literal["measured", "emulated", "simulated"]
 Partition = Literal["identity", "fbs", "vbs", "karmarkar_karp", "fbs_cost", "vbs_cost"]
 VbsOrder = Literal["dealt", "batch"]
 Exchange = Literal["blocking", "sdd", "prioritized", "stale"]
-Transport = Literal["process_group"]
+Transport = Literal["process_group", "host_ring"]
 SparseOptimizer = Literal["sgd", "rowwise_adagrad"]
 Dtype = Literal["float32", "float64", "bfloat16"]
 
@@ -72,7 +72,7 @@ class Arm:
     """How embeddings travel (paper, technique 2). blocking, sdd: TorchRec's pipelines. prioritized: exact. stale: all
     rows prefetched, collisions ignored; a control, not a technique."""
     transport: Transport = "process_group"
-    """What moves AllGather and AllToAll bytes (paper, technique 3)."""
+    """What moves AllGather and AllToAll of balancing and of prioritized updates (paper, technique 3)."""
 
     def __post_init__(self) -> None:
         _require_choice(self.partition, Partition, "arm.partition")
@@ -83,6 +83,11 @@ class Arm:
         )
         _require_choice(self.exchange, Exchange, "arm.exchange")
         _require_choice(self.transport, Transport, "arm.transport")
+        _require(
+            self.transport == "process_group" or self.exchange in ("prioritized", "stale"),
+            "arm.transport",
+            f"{self.transport} needs exchange prioritized or stale: TorchRec's collectives stay on the process group",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,14 +24,15 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from repro.balance.cost import SampleCost
 from repro.balance.packing import concatenate, pack, packed_words, take, unpack
 from repro.balance.partition import assign
 from repro.balance.tuning import LAG, EqualShares, Shares
 from repro.comm.faults import blame
+from repro.comm.groups import Way
 from repro.comm.traced import CollectiveInFlight, PendingGather, start_all_gather, start_all_to_all
+from repro.comm.transport import as_transport
 from repro.config import BalanceConfig, Partition
 from repro.data.dataset import RequestBlock
 from repro.errors import InputError, RunError
@@ -95,7 +96,7 @@ class BalancedExchange:
     def __init__(
         self,
         partition: Partition,
-        group: dist.ProcessGroup,
+        group: Way,
         recorder: Recorder,
         *,
         capacity: int,
@@ -115,9 +116,8 @@ class BalancedExchange:
         self._partition = partition
         self._balance = balance or BalanceConfig()
         self._cost = SampleCost(attention_length=self._balance.attention_length)
-        self._group = group
-        self._world = dist.get_world_size(group)
-        self._rank = dist.get_rank(group)
+        self._group = as_transport(group)
+        self._world, self._rank = self._group.world, self._group.rank
         self._recorder = recorder
         self._capacity = capacity
         self._at_end = at_end
@@ -183,7 +183,7 @@ class BalancedExchange:
             return None
         assert self._moving is not None and self._sizes is not None and self._kept_G is not None
         in_flight, words, splits = self._moving
-        with blame(self._stage(Op.SAMPLES_ALL_TO_ALL), self._group):
+        with blame(self._stage(Op.SAMPLES_ALL_TO_ALL), self._group.group):
             in_flight.wait()
         with self._recorder.during(Op.DATA_LOAD):
             chunks = np.split(words.numpy(), np.cumsum(splits)[:-1])
@@ -197,7 +197,7 @@ class BalancedExchange:
 
     def _gather_composite(self) -> None:
         assert self._lengths is not None
-        with blame(self._stage(Op.LENGTHS_ALL_GATHER), self._group):
+        with blame(self._stage(Op.LENGTHS_ALL_GATHER), self._group.group):
             gathered_WH = self._lengths.wait().numpy()
         self._lengths = None
         self._check_sequence(gathered_WH[:, SEQUENCE])
@@ -223,7 +223,7 @@ class BalancedExchange:
 
     def _move_samples(self) -> None:
         assert self._composite is not None and self._sizes is not None
-        with blame(self._stage(Op.CANDIDATES_ALL_GATHER), self._group):
+        with blame(self._stage(Op.CANDIDATES_ALL_GATHER), self._group.group):
             composite_WK = self._composite.wait().numpy()
         self._composite = None
         self._check_composite(composite_WK)

@@ -14,10 +14,15 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from repro.comm.transport.contract import Transport
 from repro.device import Device
 
 TIMEOUT = datetime.timedelta(minutes=5)
 """A collective that takes longer than this has lost a rank."""
+
+
+Way = dist.ProcessGroup | Transport
+"""What moves collectives that do not add."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +34,13 @@ class Groups:
     local_rank: int
     main: dist.ProcessGroup
     """TorchRec's collectives and the dense AllReduce."""
-    balance: dist.ProcessGroup
+    balance: Way
     """The sample exchange, on host memory (gloo)."""
-    ids: dist.ProcessGroup
+    ids: Way
     """Ids and collision masks of prioritized updates, on host memory (gloo)."""
-    priority: dist.ProcessGroup
+    priority: Way
     """Collision rows of prioritized updates."""
-    exclusive: dist.ProcessGroup
+    exclusive: Way
     """Exclusive rows of prioritized updates."""
 
 

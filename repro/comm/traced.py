@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from repro.comm.groups import Way
 from repro.comm.transport import Handle, ProcessGroupTransport, Transport, as_transport
 from repro.comm.transport.process_group import torch_all_to_all_single
 from repro.pipeline.ops import Op
@@ -74,9 +75,7 @@ class PendingGather:
         return self._gathered
 
 
-def start_all_gather(
-    tensor: torch.Tensor, op: Op, way: dist.ProcessGroup | Transport, recorder: Recorder
-) -> PendingGather:
+def start_all_gather(tensor: torch.Tensor, op: Op, way: Way, recorder: Recorder) -> PendingGather:
     """AllGather equal-shaped tensors, asynchronously.
 
     Args:
@@ -123,7 +122,7 @@ def start_all_to_all(
     output_splits: list[int],
     input_splits: list[int],
     op: Op,
-    way: dist.ProcessGroup | Transport,
+    way: Way,
     recorder: Recorder,
     step: int | None = None,
 ) -> CollectiveInFlight:
@@ -147,7 +146,7 @@ def start_all_to_all(
     return CollectiveInFlight(work, collective, recorder)
 
 
-def _name(way: dist.ProcessGroup | Transport) -> str | None:
+def _name(way: Way) -> str | None:
     """None for a process group: the recorder knows which backend that is."""
     return way.name if isinstance(way, Transport) and not isinstance(way, ProcessGroupTransport) else None
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
+from repro.comm.groups import Way
 from repro.comm.traced import start_all_to_all
 from repro.embedding.row_space import RowSpace
 from repro.pipeline.ops import Op
@@ -105,7 +105,7 @@ class PreparedBatch:
 class IdExchange:
     """Prepares batches in order. Every rank must call it for every batch."""
 
-    def __init__(self, space: RowSpace, group: dist.ProcessGroup, recorder: Recorder, collide: Collide) -> None:
+    def __init__(self, space: RowSpace, group: Way, recorder: Recorder, collide: Collide) -> None:
         self._space = space
         self._group = group
         self._recorder = recorder

@@ -19,11 +19,12 @@ from concurrent.futures import Future
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from repro.comm.groups import Way
 from repro.comm.traced import CollectiveInFlight, start_all_to_all
+from repro.comm.transport import as_transport
 from repro.config import SparseOptimizer
 from repro.data.schema import Feature
 from repro.device.lane import Lane
@@ -63,9 +64,9 @@ class PrioritizedEmbeddings(nn.Module):
         learning_rate: Callable[[], float],
         *,
         collide: Collide,
-        ids: dist.ProcessGroup,
-        priority: dist.ProcessGroup,
-        exclusive: dist.ProcessGroup,
+        ids: Way,
+        priority: Way,
+        exclusive: Way,
         recorder: Recorder,
         device: torch.device,
         seed: int,
@@ -77,7 +78,8 @@ class PrioritizedEmbeddings(nn.Module):
             seed: rows start as those of `repro.embedding.tables.fill_rows`.
         """
         super().__init__()
-        self._rank, self._world = dist.get_rank(priority), dist.get_world_size(priority)
+        between = as_transport(priority)
+        self._rank, self._world = between.rank, between.world
         self._keys_of_table = [feature_keys(feature) for feature in features]
         self._width = width
         self._learning_rate = learning_rate
@@ -248,7 +250,7 @@ class PrioritizedEmbeddings(nn.Module):
         receiving: tuple[Side, torch.Tensor],
         sending: tuple[Side, torch.Tensor],
         op: Op,
-        group: dist.ProcessGroup,
+        group: Way,
         step: int,
     ) -> tuple[CollectiveInFlight, torch.Tensor]:
         """AllToAll of rows: those of a mask at the sending end become those of the mask at the receiving end."""
@@ -269,7 +271,7 @@ class PrioritizedEmbeddings(nn.Module):
         weights = torch.zeros((self._space.local_rows, self._width))
         for index, offset in enumerate(self._space.offsets):
             first, count = self._space.owned(index, self._rank)
-            fill_rows(weights[offset : offset + count], seed, index, first)
+            fill_rows(weights[offset : offset + count], seed, self._tables[index], first)
         return weights
 
 

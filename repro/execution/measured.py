@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from repro.comm.groups import Groups, process_groups
+from repro.comm.transport import as_transport
 from repro.config import RunConfig, from_dict
 from repro.data.dataset import PreparedDataset
 from repro.device import Device, local_device
@@ -100,9 +101,10 @@ def train_side_by_side(
 def _agree(device: Device, groups: Groups, pick: dist.ReduceOp.RedOpType) -> int:
     """The earliest or latest of the ranks' clocks when all have finished what they were given."""
     device.synchronize()
-    dist.barrier(group=groups.balance)
+    on_hosts = as_transport(groups.balance).group
+    dist.barrier(group=on_hosts)
     now = torch.tensor([time.perf_counter_ns()])
-    dist.all_reduce(now, op=pick, group=groups.balance)
+    dist.all_reduce(now, op=pick, group=on_hosts)
     return int(now)
 
 

@@ -18,6 +18,7 @@ from repro.balance.exchange import BalancedExchange, Exchange, Unbalanced
 from repro.balance.tuning import EqualShares, TunedShares
 from repro.comm.groups import Groups
 from repro.comm.traced import traced_collectives
+from repro.comm.transport.choose import carried_by, let_go
 from repro.config import RunConfig
 from repro.data.batch import JaggedBatch, collate
 from repro.data.dataset import PreparedDataset, RequestBlock
@@ -66,6 +67,7 @@ class Training:
     ) -> None:
         """See `repro.pipeline.build.build` for arguments and errors. `pace`: how long dense compute is made to last."""
         self.recorder = recorder
+        self._groups = groups = carried_by(config.arm.transport, groups, device.torch_device)
         self.built = build(config, dataset, device, groups, recorder, learning_rate)
         exchange = _exchange(config, groups, recorder)
         advance_behind_compute(self.built.model, exchange)
@@ -100,6 +102,7 @@ class Training:
     def outcome(self) -> Trained:
         """The model and what this rank knows of each step; ends the run."""
         self.built.finish()
+        let_go(self._groups)
         done = zip(self._trained, self._losses, strict=True)
         return Trained(self.built, [_rank_step(i, batch, float(loss)) for i, (batch, loss) in enumerate(done)])
 

@@ -1,25 +1,31 @@
-"""The transport that a recipe names, for one group's collectives."""
+"""The transport that a recipe names, put in the place of process groups.
+
+AllGather and AllToAll of balancing and of prioritized updates go over it; TorchRec's collectives and the dense
+AllReduce stay on the main group. Each kind of collective has a transport of its own, as it has a group of its own.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import assert_never
 
 import torch
-import torch.distributed as dist
 
+from repro.comm.groups import Groups
 from repro.comm.transport.availability import require
 from repro.comm.transport.contract import Transport
 from repro.comm.transport.host_ring import HostRing
-from repro.comm.transport.process_group import ProcessGroupTransport
 from repro.config import Transport as Name
 
+CPU = torch.device("cpu")
 
-def connect(name: Name, group: dist.ProcessGroup, device: torch.device) -> Transport:
-    """`group` itself, or another way between the same ranks. Every rank must call it, in the same order.
+
+def carried_by(name: Name, groups: Groups, device: torch.device) -> Groups:
+    """Groups whose `balance`, `ids`, `priority` and `exclusive` are that transport. Every rank must call it, in the
+    same order as it makes other groups. Give what it returns to `let_go` at the end.
 
     Args:
-        group: of all ranks.
-        device: where the tensors lie.
+        device: where tables and embeddings lie.
 
     Raises:
         RunError: it cannot be used here.
@@ -27,7 +33,20 @@ def connect(name: Name, group: dist.ProcessGroup, device: torch.device) -> Trans
     require(name)
     match name:
         case "process_group":
-            return ProcessGroupTransport(group)
+            return groups
         case "host_ring":
-            return HostRing.connect(device)
+            return dataclasses.replace(
+                groups,
+                balance=HostRing.connect(CPU),
+                ids=HostRing.connect(CPU),
+                priority=HostRing.connect(device),
+                exclusive=HostRing.connect(device),
+            )
     assert_never(name)
+
+
+def let_go(groups: Groups) -> None:
+    """Close the transports among them; process groups stay. Every rank must call it, with nothing in flight."""
+    for way in (groups.balance, groups.ids, groups.priority, groups.exclusive):
+        if isinstance(way, Transport):
+            way.close()
