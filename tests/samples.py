@@ -9,10 +9,9 @@ import numpy as np
 from repro.data.dataset import RequestBlock
 from repro.data.schema import Feature
 
-FEATURES = (
-    Feature(name="action", vocabulary=6, of_candidate=False),
-    Feature(name="item", vocabulary=101, of_candidate=True),
-)
+ITEM = Feature(name="item", vocabulary=101, of_candidate=True)
+FEATURES = (ITEM, Feature(name="action", vocabulary=6, of_candidate=False))
+"""Not in alphabetical order: nothing may depend on it."""
 
 
 class InMemoryRequests:
@@ -27,7 +26,7 @@ class InMemoryRequests:
         self.events = [
             {f.name: random.integers(0, f.vocabulary, n).astype(np.int32) for f in FEATURES} for n in self.lengths
         ]
-        self.asked = [random.integers(0, FEATURES[1].vocabulary, c).astype(np.int32) for c in self.candidates]
+        self.asked = [random.integers(0, ITEM.vocabulary, c).astype(np.int32) for c in self.candidates]
         self.labels = [(items % 3 == 0).astype(np.float32) for items in self.asked]
 
     def __len__(self) -> int:

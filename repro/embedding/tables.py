@@ -6,6 +6,7 @@ table is asserted to be what was asked for.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import torch
@@ -125,8 +126,8 @@ def _check_sharding(path: str, plan: EmbeddingModuleShardingPlan) -> None:
 
 def initialise_rows(collection: ShardedEmbeddingCollection, seed: int) -> None:
     """Fill every local shard with rows that depend on (seed, table, row) alone."""
-    for index, (_table, first_row, rows) in enumerate(local_rows(collection)):
-        fill_rows(rows, seed, index, first_row)
+    for table, first_row, rows in local_rows(collection):
+        fill_rows(rows, seed, table, first_row)
 
 
 def local_rows(collection: ShardedEmbeddingCollection) -> list[tuple[str, int, torch.Tensor]]:
@@ -139,19 +140,20 @@ def local_rows(collection: ShardedEmbeddingCollection) -> list[tuple[str, int, t
     return found
 
 
-def initial_rows(seed: int, table: int, first_row: int, rows: int, dim: int) -> torch.Tensor:
+def initial_rows(seed: int, table: str, first_row: int, rows: int, dim: int) -> torch.Tensor:
     """Rows `first_row ..` of a table at the start of training: uniform in +-1/sqrt(dim), float32 (rows, dim)."""
     filled = torch.empty(rows, dim)
     fill_rows(filled, seed, table, first_row)
     return filled
 
 
-def fill_rows(rows: torch.Tensor, seed: int, table: int, first_row: int) -> None:
+def fill_rows(rows: torch.Tensor, seed: int, table: str, first_row: int) -> None:
     """As `initial_rows`, into `rows`, float32 (n, dim), block by block: a shard may be most of a machine's memory."""
     done = 0
     while done < rows.shape[0]:
         block, skip = divmod(first_row + done, INIT_BLOCK)
-        generator = torch.Generator().manual_seed((seed * 1_000_003 + table) * 1_000_003 + block)
+        digest = hashlib.sha256(f"{seed}/{table}/{block}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
         values = torch.rand(INIT_BLOCK, rows.shape[1], generator=generator)[skip : skip + rows.shape[0] - done]
         rows[done : done + values.shape[0]] = (values * 2 - 1) / rows.shape[1] ** 0.5
         done += values.shape[0]

@@ -28,7 +28,7 @@ from repro.pipeline.instrument import data_parallel
 from repro.pipeline.train_step import train
 from repro.timeline.recorder import Recorder
 from tests.distributed.ranks import run_ranks
-from tests.samples import FEATURES, InMemoryRequests
+from tests.samples import FEATURES, ITEM, InMemoryRequests
 
 pytestmark = pytest.mark.distributed
 
@@ -120,8 +120,8 @@ class _Tables(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.tables = nn.ModuleDict()
-        for index, feature in enumerate(FEATURES):
-            rows = initial_rows(0, index, 0, feature.vocabulary, dim).double()
+        for feature in FEATURES:
+            rows = initial_rows(0, feature.name, 0, feature.vocabulary, dim).double()
             self.tables[feature.name] = nn.Embedding.from_pretrained(rows, freeze=False)
 
     def forward(self, features: Any) -> Any:
@@ -179,7 +179,7 @@ def test_balancing_moves_no_float64_digit(world: int) -> None:
         if any(0 in rank[index][1] for rank in ranks):
             emptied.add((partition, batch))
     assert ("vbs", 1) in emptied and ("fbs", 1) not in emptied
-    start = initial_rows(0, 1, 0, FEATURES[1].vocabulary, CONFIG.model.dim).double()
+    start = initial_rows(0, ITEM.name, 0, ITEM.vocabulary, CONFIG.model.dim).double()
     assert _relative(ranks[0][0][0]["module.embeddings.tables.item.weight"], start) > 1e-3, "nothing was trained"
 
 

@@ -124,7 +124,7 @@ def _whole(ranks: list[Any], case: int) -> dict[str, torch.Tensor]:
 
 def _naive(seed: int, span: int, optimizer: str, steps: int, world: int) -> dict[str, torch.Tensor]:
     """One process, float64 sums, every rank's batch, mean over ranks."""
-    tables = {f.name: initial_rows(7, i, 0, f.vocabulary, WIDTH).double() for i, f in enumerate(FEATURES)}
+    tables = {f.name: initial_rows(7, f.name, 0, f.vocabulary, WIDTH).double() for f in FEATURES}
     squares = {f.name: torch.zeros(f.vocabulary, dtype=torch.float64) for f in FEATURES}
     for step, ranks in enumerate(_step_ids(seed, steps, world, span)):
         leaves = {name: rows.clone().requires_grad_() for name, rows in tables.items()}
