@@ -79,6 +79,22 @@ class Side:
         return [int(part.sum()) for part in mask.split(self.counts)]
 
 
+@dataclass(frozen=True)
+class RowCounts:
+    """Rows of one batch, as one rank counts them."""
+
+    colliding: int
+    """Distinct rows that this rank owns and the batch before touches, too."""
+    distinct: int
+    """Distinct rows that this rank owns and somebody needs."""
+    late: int
+    """Rows this rank needs that collide."""
+    exchanged: int
+    """Distinct rows this rank needs: what it receives."""
+    lookups: int
+    """Lookups of this rank."""
+
+
 @dataclass
 class PreparedBatch:
     """Everything known of a batch's rows before it is trained."""
@@ -94,12 +110,17 @@ class PreparedBatch:
     place_S: torch.Tensor
     """Row of `served` -> its place in `distinct_D`, int64 (S,)."""
 
-    @property
-    def collision_counts(self) -> tuple[int, int]:
-        """(distinct rows of this owner that the batch before touches too, distinct rows), for the global rate."""
+    def row_counts(self) -> RowCounts:
+        """What this batch's exchange moves and how much of it collides."""
         late_D = torch.zeros(self.distinct_D.shape[0], dtype=torch.bool)
         late_D[self.place_S[self.served.late]] = True
-        return int(late_D.sum()), late_D.shape[0]
+        return RowCounts(
+            colliding=int(late_D.sum()),
+            distinct=late_D.shape[0],
+            late=int(self.asked.late.sum()),
+            exchanged=self.asked.rows.shape[0],
+            lookups=self.place_N.shape[0],
+        )
 
 
 class IdExchange:

@@ -28,7 +28,7 @@ from repro.comm.transport import as_transport
 from repro.config import SparseOptimizer
 from repro.data.schema import Feature
 from repro.device.lane import Lane
-from repro.embedding.id_exchange import Collide, IdExchange, PreparedBatch, Side
+from repro.embedding.id_exchange import Collide, IdExchange, PreparedBatch, RowCounts, Side
 from repro.embedding.row_space import RowSpace
 from repro.embedding.row_update import row_update
 from repro.embedding.tables import feature_keys, fill_rows
@@ -98,10 +98,8 @@ class PrioritizedEmbeddings(nn.Module):
         self._late: tuple[CollectiveInFlight, torch.Tensor] | None = None
         self._anchor = torch.zeros(1, device=device, requires_grad=True)
         """Gives the autograd function an input that asks for gradients."""
-        self.collisions: list[tuple[int, int]] = []
-        """Per step: (colliding distinct rows of this owner, its distinct rows)."""
-        self.lookups: list[tuple[int, int]] = []
-        """Per step: (lookups of this rank, distinct rows exchanged for them)."""
+        self.counts: list[RowCounts] = []
+        """Of each step so far."""
 
     def announce(self, features: KeyedJaggedTensor | None) -> None:
         """The next batch to come; None after the last. Its ids are exchanged from now on."""
@@ -126,8 +124,7 @@ class PrioritizedEmbeddings(nn.Module):
         self._start_early(after)
         row_UK = _TrainedRows.apply(self._anchor, row_UK, lambda gradient: self._backward(batch, after, gradient))
         embedding_NK = row_UK.index_select(0, batch.place_N.to(row_UK.device))
-        self.collisions.append(batch.collision_counts)
-        self.lookups.append((batch.place_N.shape[0], batch.asked.rows.shape[0]))
+        self.counts.append(batch.row_counts())
         sizes = [features[key].values().shape[0] for keys in self._keys_of_table for key in keys]
         keys = [key for keys in self._keys_of_table for key in keys]
         if sum(sizes) != embedding_NK.shape[0]:

@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,7 @@ from repro.comm.transport import as_transport
 from repro.config import RunConfig, from_dict
 from repro.data.dataset import PreparedDataset
 from repro.device import Device, local_device
+from repro.embedding.id_exchange import RowCounts
 from repro.errors import InputError, RunError
 from repro.execution.base import RunResult, StepFacts
 from repro.pipeline.pace import Lateness, Pace
@@ -132,7 +134,7 @@ def gather(config: RunConfig, out: Path, run_id: str) -> RunResult:
             raise RunError(f"rank {rank} left no result in {out}; see its log there")
         spans.extend(Timeline.read(spans_path).spans)
         facts = json.loads(facts_path.read_text(encoding="utf-8"))
-        steps_of_rank.append([RankStep(**step) for step in facts["steps"]])
+        steps_of_rank.append([_rank_step(step) for step in facts["steps"]])
         hosts.append(facts["hardware"])
         if facts["paced"]:
             paced.append(Lateness(**facts["paced"]))
@@ -167,7 +169,26 @@ def _merge(ranks: tuple[RankStep, ...]) -> StepFacts:
         sparsity_pct=100.0 * (1.0 - tokens / (requests * longest)) if longest else 0.0,
         loss_sum=sum(rank.loss_sum for rank in ranks),
         positives=sum(rank.positives for rank in ranks),
+        **_row_facts(ranks),
     )
+
+
+def _rank_step(raw: dict[str, Any]) -> RankStep:
+    rows = raw["rows"]
+    return RankStep(**{**raw, "rows": None if rows is None else RowCounts(**rows)})
+
+
+def _row_facts(ranks: tuple[RankStep, ...]) -> dict[str, Any]:
+    """Rows of all ranks; nothing where they were not counted."""
+    rows = [rank.rows for rank in ranks if rank.rows is not None]
+    if not rows:
+        return {}
+    exchanged = sum(count.exchanged for count in rows)
+    facts: dict[str, Any] = {"lookups": sum(count.lookups for count in rows), "exchanged_rows": exchanged}
+    if ranks[0].step > 0:
+        facts["collision_pct"] = 100 * sum(count.colliding for count in rows) / sum(count.distinct for count in rows)
+        facts["exchange_collision_pct"] = 100 * sum(count.late for count in rows) / exchanged
+    return facts
 
 
 def unpaced(_config: RunConfig) -> None:

@@ -23,7 +23,7 @@ from repro.config import RunConfig
 from repro.data.batch import JaggedBatch
 from repro.data.dataset import PreparedDataset
 from repro.device import Device
-from repro.embedding.id_exchange import colliding, nothing
+from repro.embedding.id_exchange import RowCounts, colliding, nothing
 from repro.embedding.prioritized import PrioritizedEmbeddings
 from repro.embedding.tables import embedding_collection, local_rows, shard, sharded_collections
 from repro.errors import RunError
@@ -50,6 +50,11 @@ class Built:
     where nothing needs to know."""
     finish: Callable[[], None]
     """To be called after the last step: applies what is still on its way and lets go of threads."""
+
+    def row_counts(self) -> list[RowCounts]:
+        """Of each step so far; empty where TorchRec moves the rows, which does not count them."""
+        embeddings = data_parallel(self.model).module.embeddings
+        return embeddings.counts if isinstance(embeddings, PrioritizedEmbeddings) else []
 
     def local_rows(self) -> list[tuple[str, int, torch.Tensor]]:
         """(table, its first local row, local rows (n, D)) of this rank."""

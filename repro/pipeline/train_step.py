@@ -24,6 +24,7 @@ from repro.data.batch import JaggedBatch, collate
 from repro.data.dataset import PreparedDataset, RequestBlock
 from repro.data.prefetch import prefetch
 from repro.device import Device
+from repro.embedding.id_exchange import RowCounts
 from repro.pipeline.build import Built, build
 from repro.pipeline.instrument import advance_behind_compute
 from repro.pipeline.ops import Op
@@ -42,6 +43,8 @@ class RankStep:
     uih_tokens: int
     longest_uih: int
     loss_sum: float
+    rows: RowCounts | None
+    """None where nobody counted."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,11 @@ class Training:
         """The model and what this rank knows of each step; ends the run."""
         self.built.finish()
         let_go(self._groups)
-        done = zip(self._trained, self._losses, strict=True)
-        return Trained(self.built, [_rank_step(i, batch, float(loss)) for i, (batch, loss) in enumerate(done)])
+        counts: list[RowCounts | None] = [*self.built.row_counts()] or [None] * self.steps_done
+        done = zip(self._trained, self._losses, counts, strict=True)
+        return Trained(
+            self.built, [_rank_step(i, batch, float(loss), rows) for i, (batch, loss, rows) in enumerate(done)]
+        )
 
 
 def train(config: RunConfig, dataset: PreparedDataset, device: Device, groups: Groups, recorder: Recorder) -> Trained:
@@ -178,7 +184,7 @@ def _announced(
         yield before
 
 
-def _rank_step(step: int, batch: JaggedBatch, loss_sum: float) -> RankStep:
+def _rank_step(step: int, batch: JaggedBatch, loss_sum: float, rows: RowCounts | None) -> RankStep:
     return RankStep(
         step=step,
         requests=int((batch.request_id >= 0).sum()),
@@ -187,4 +193,5 @@ def _rank_step(step: int, batch: JaggedBatch, loss_sum: float) -> RankStep:
         uih_tokens=int(batch.uih_lengths.sum()),
         longest_uih=int(batch.uih_lengths.max()),
         loss_sum=loss_sum,
+        rows=rows,
     )

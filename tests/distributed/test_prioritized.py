@@ -113,7 +113,7 @@ def _train_tables(groups: Groups, device: Device, cases: list[Case]) -> list[Any
             done[0] = step + 1
         tables.drain()
         tables.close()
-        results.append((tables.local_rows(), losses, tables.collisions))
+        results.append((tables.local_rows(), losses, tables.counts))
     return results
 
 
@@ -168,15 +168,15 @@ def test_prioritized_equals_synchronous_bitwise_and_stale_does_not(world: int) -
             assert not torch.equal(stale["item"], synchronous["item"]), "stale must fail this comparison"
     shares = []
     for index in range(0, len(cases), 6):
-        pairs = [pair for rank in ranks for pair in rank[index][2][1:]]
-        shares.append(sum(late for late, _ in pairs) / sum(rows for _, rows in pairs))
+        counts = [count for rank in ranks for count in rank[index][2][1:]]
+        shares.append(sum(count.colliding for count in counts) / sum(count.distinct for count in counts))
     assert 0 < shares[0] < shares[1] < shares[2] == 1
 
 
 def test_a_row_no_step_shares_is_never_late() -> None:
     """Collision rate 0: items move on every step and the action table is out of the way."""
     ranks = run_ranks(_disjoint, world=2)
-    assert all(late == 0 for rank in ranks for late, _ in rank)
+    assert all(count.colliding == count.late == 0 for rank in ranks for count in rank)
 
 
 def _disjoint(groups: Groups, device: Device) -> Any:
@@ -204,7 +204,7 @@ def _disjoint(groups: Groups, device: Device) -> Any:
         tables(batch)["uih_item"].values().sum().backward()
     tables.drain()
     tables.close()
-    return tables.collisions
+    return tables.counts
 
 
 # Inside training, against TorchRec
