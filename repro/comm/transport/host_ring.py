@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -33,6 +31,7 @@ from repro.comm import faults
 from repro.comm.groups import TIMEOUT
 from repro.comm.transport import schedule
 from repro.comm.transport.contract import Handle, Transport, as_bytes
+from repro.comm.transport.gloo_link import GlooLink
 from repro.comm.transport.stages import Arrivals, Stages
 from repro.device.copies import COPIES_IN_FLIGHT, Copies, copies_for
 from repro.device.lane import Lane
@@ -44,34 +43,6 @@ DEPTH = 2
 """Chunks and messages in flight that gave most bandwidth between 4 CPU ranks on a 200 Mbit network: more bytes in
 flight let the next sender in before the last one is done, and both then share the receiver's link. A faster network
 wants larger chunks, which is for calibration to say."""
-
-TAG = 0
-
-
-@dataclass(frozen=True)
-class GlooLink:
-    """Messages between ranks over two gloo groups. gloo delivers those of one pair, group and tag in order."""
-
-    rank: int
-    up: dist.ProcessGroup
-    down: dist.ProcessGroup
-
-    def send(self, chunk: torch.Tensor, peer: int) -> dist.Work:
-        """Start to send."""
-        return (self.up if peer > self.rank else self.down).send([chunk], peer, TAG)
-
-    def receive(self, chunk: torch.Tensor, peer: int) -> dist.Work:
-        """Start to receive."""
-        return (self.down if peer > self.rank else self.up).recv([chunk], peer, TAG)
-
-    def cut(self) -> None:
-        """Close all connections, so that whoever waits here or at the other end fails at once. gloo has no call for it,
-        but does it when a receive times out (gloo/transport/tcp/unbound_buffer.cc)."""
-        for group in (self.up, self.down):
-            for peer in range(group.size()):
-                if peer != self.rank:
-                    with suppress(RuntimeError):
-                        group.recv([torch.empty(1, dtype=torch.uint8)], peer, TAG + 1).wait(timedelta(milliseconds=1))
 
 
 class HostRing(Transport):
