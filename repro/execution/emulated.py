@@ -18,7 +18,7 @@ import numpy as np
 from repro.config import RunConfig
 from repro.data.batch import JaggedBatch
 from repro.device import Device
-from repro.device.cpu import CpuDevice
+from repro.device.paced import PacedDevice
 from repro.errors import InputError
 from repro.execution.measured import main
 from repro.execution.simulated.clusters import cluster
@@ -60,10 +60,10 @@ def note(config: RunConfig) -> str:
     )
 
 
-def _cpu(_local_rank: int) -> Device:
-    """A sleep needs no GPU."""
-    return CpuDevice()
+def _paced(_local_rank: int) -> Device:
+    """On any machine: a sleep needs no GPU."""
+    return PacedDevice()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], _cpu, pace_of))
+    sys.exit(main(sys.argv[1:], _paced, pace_of))

@@ -1,14 +1,12 @@
 """Makes dense compute last as long as it would on another device: the emulated accelerator.
 
-The real (small) model runs, so gradients are real and hooks fire; then the rank sleeps until the time that the other
-device would need for this batch is over. Forward and backward have a deadline each:
+The real (small) model runs, so gradients are real and hooks fire; how long that takes does not count. Beside it, the
+paced device (`repro.device.paced`) is given forward and backward with the durations of the other device:
 
-  dense forward   begins when the hooks before it are through; its output is held back until the deadline
-  dense backward  begins when the model's forward hooks are through. Layer by layer, a gradient is held back until the
-                  device would have it: those of the k-th of n layers, counted from the head, until k/n of the time
-                  is over. So DDP's buckets and the embeddings' gradients set out when they would
-
-A sleep leaves the cores to gloo and to the exchange's threads, as a GPU leaves them to NCCL.
+  dense forward   issued when the hooks before it are through. The host goes on at once, as it does before a GPU
+  dense backward  issued when the model's forward hooks are through; runs after forward. Layer by layer, a gradient is
+                  held back until the device has it: those of the k-th of n layers, counted from the head, until k/n
+                  of backward's time is over. So DDP's buckets and the embeddings' gradients set out when they would
 """
 
 from __future__ import annotations
@@ -21,7 +19,9 @@ from typing import Any
 from torch import nn
 
 from repro.data.batch import JaggedBatch
-from repro.device.paced import sleep_until
+from repro.device import Device
+from repro.device.paced import PacedDevice, sleep_until
+from repro.errors import RunError
 from repro.pipeline.instrument import data_parallel
 
 Pace = Callable[[JaggedBatch], tuple[float, float]]
@@ -46,16 +46,22 @@ class Lateness:
 class PacedCompute:
     """Holds `model`'s dense part to `pace`. Make it after all other hooks: what they do is not compute."""
 
-    def __init__(self, model: nn.Module, pace: Pace) -> None:
+    def __init__(self, model: nn.Module, pace: Pace, device: Device) -> None:
         """
         Args:
             model: a `Ranker` as wrapped for training.
+
+        Raises:
+            RunError: the device is not one that can be paced.
         """
+        if not isinstance(device, PacedDevice):
+            raise RunError(f"compute is paced on a device that keeps time, not on {device.name}")
         self.lateness = Lateness()
+        self._device = device
         self._pace = pace
-        self._began_ns = 0
-        self._forward_ns = 0
         self._backward_ns = 0
+        self._forward_ends_ns = 0
+        self._backward_span_ns = (0, 0)
         self._ended = False
         dense = data_parallel(model).module.dense
         dense.register_forward_pre_hook(self._begin_forward)
@@ -71,24 +77,25 @@ class PacedCompute:
     def _begin_forward(self, _dense: nn.Module, inputs: tuple[Any, ...]) -> None:
         history_TD, candidate_CD, batch = inputs
         forward, backward = self._pace(batch)
-        self._forward_ns, self._backward_ns = round(1e9 * forward), round(1e9 * backward)
+        self._backward_ns = round(1e9 * backward)
+        _, self._forward_ends_ns = self._device.run(round(1e9 * forward))
         for tensor in (history_TD, candidate_CD):
             if tensor.requires_grad:
                 tensor.register_hook(lambda _gradient: self._reach(1.0))
-        self._began_ns = time.perf_counter_ns()
 
     def _end_forward(self, *_: object) -> None:
-        self.lateness.note(sleep_until(self._began_ns + self._forward_ns))
+        self.lateness.note(max(0, time.perf_counter_ns() - self._forward_ends_ns))
 
     def _begin_backward(self, *_: object) -> None:
         self._ended = False
-        self._began_ns = time.perf_counter_ns()
+        self._backward_span_ns = self._device.run(self._backward_ns)
 
     def _reach(self, share: float) -> None:
         """No gradient passes here before `share` of backward's time is over."""
         if self._ended:
             return
-        late_ns = sleep_until(self._began_ns + round(share * self._backward_ns))
+        began_ns, end_ns = self._backward_span_ns
+        late_ns = sleep_until(began_ns + round(share * (end_ns - began_ns)))
         if share == 1.0:
             self._ended = True
             self.lateness.note(late_ns)

@@ -74,7 +74,7 @@ class Training:
         self.built = build(config, dataset, device, groups, recorder, learning_rate)
         exchange = _exchange(config, groups, recorder)
         advance_behind_compute(self.built.model, exchange)
-        self.paced = PacedCompute(self.built.model, pace) if pace is not None else None
+        self.paced = PacedCompute(self.built.model, pace, device) if pace is not None else None
         self._in_flight: deque[JaggedBatch] = deque()
         blocks = prefetch(_blocks(config, dataset, groups))
         batches = _batches(blocks, exchange, device, recorder, self._in_flight)
