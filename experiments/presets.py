@@ -30,5 +30,8 @@ BALANCERS: tuple[Arm, ...] = (TORCHREC, BALANCE, BALANCE_VBS, BALANCE_KK, BALANC
 TINY = ModelConfig(name="tiny", layers=2, dim=32, heads=2)
 """Small enough for CPU ranks."""
 
+MINI = ModelConfig(name="mini", layers=1, dim=4, heads=1)
+"""Cheap enough for eight ranks on two cores to train it while an emulated accelerator is busy with a real one."""
+
 HSTU_5L_512D = ModelConfig(name="hstu_5l_512d", layers=5, dim=512, heads=4, dense_dtype="bfloat16")
 """The public DLRMv3 shape (5 layers, D=512, 4 heads of 128): generative-recommenders, dlrm_v3/configs.py."""

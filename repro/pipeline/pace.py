@@ -3,10 +3,13 @@
 The real (small) model runs, so gradients are real and hooks fire; how long that takes does not count. Beside it, the
 paced device (`repro.device.paced`) is given forward and backward with the durations of the other device:
 
-  dense forward   issued when the hooks before it are through. The host goes on at once, as it does before a GPU
-  dense backward  issued when the model's forward hooks are through; runs after forward. Layer by layer, a gradient is
-                  held back until the device has it: those of the k-th of n layers, counted from the head, until k/n
-                  of backward's time is over. So DDP's buckets and the embeddings' gradients set out when they would
+  dense forward   begins when the embeddings are there. The host goes on at once, as it does before a GPU
+  dense backward  begins when forward is over. Layer by layer, a gradient is held back until the device has it: those of
+                  the k-th of n layers, counted from the head, until k/n of backward's time is over. So DDP's buckets
+                  and the embeddings' gradients set out when they would
+
+What hooks do when dense forward begins (the balancing exchange) does not delay it: a host runs ahead of a GPU, and is
+through with that before the embeddings are there, but with gloo it must wait for them itself.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class Lateness:
 
 
 class PacedCompute:
-    """Holds `model`'s dense part to `pace`. Make it after all other hooks: what they do is not compute."""
+    """Holds `model`'s dense part to `pace`. Make it after the hooks that record and before those that do host work."""
 
     def __init__(self, model: nn.Module, pace: Pace, device: Device) -> None:
         """

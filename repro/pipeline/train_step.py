@@ -73,8 +73,8 @@ class Training:
         self._groups = groups = carried_by(config.arm.transport, groups, device.torch_device)
         self.built = build(config, dataset, device, groups, recorder, learning_rate)
         exchange = _exchange(config, groups, recorder)
-        advance_behind_compute(self.built.model, exchange)
         self.paced = PacedCompute(self.built.model, pace, device) if pace is not None else None
+        advance_behind_compute(self.built.model, exchange)
         self._in_flight: deque[JaggedBatch] = deque()
         blocks = prefetch(_blocks(config, dataset, groups))
         batches = _batches(blocks, exchange, device, recorder, self._in_flight)
