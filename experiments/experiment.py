@@ -21,6 +21,8 @@ class Experiment:
     duration: str
     """On two CPU cores."""
     runs: tuple[RunConfig, ...]
+    default: bool = True
+    """Whether a plain `repro reproduce` runs it; `repro reproduce --full` runs all."""
 
     @property
     def command(self) -> str:

@@ -40,5 +40,6 @@ EXPERIMENT = Experiment(
     question="What does each transport leave exposed, all else equal?",
     expected="kernels about 10 % faster under overlap (B), which needs a GPU; here the exposed time of the exchange",
     duration="1 min",
+    default=False,
     runs=tuple(replace(EMULATED, arm=arm) for arm in (BALANCE, BALANCE_PRIORITY, FREESCALE)),
 )

@@ -6,6 +6,7 @@ The backend is that of the machine: gloo on CPUs, NCCL where every rank has a GP
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 from collections.abc import Callable
@@ -22,6 +23,9 @@ from repro.device.cpu import CpuDevice
 
 LOOPBACK = "127.0.0.1"
 
+# Ranks are forked from a process that has these loaded already: importing them takes longer than most bodies.
+multiprocessing.set_forkserver_preload(["repro.pipeline.train_step", "tests.samples"])
+
 
 def run_ranks(body: Callable[..., Any], *arguments: Any, world: int) -> list[Any]:
     """Results of `body` by rank, None for a rank that left without returning.
@@ -32,7 +36,8 @@ def run_ranks(body: Callable[..., Any], *arguments: Any, world: int) -> list[Any
         probe.bind((LOOPBACK, 0))
         port = probe.getsockname()[1]
         probe.close()
-        mp.spawn(_rank, args=(world, port, folder, body, arguments), nprocs=world)
+        arguments_of_rank = (world, port, folder, body, arguments)
+        mp.start_processes(_rank, args=arguments_of_rank, nprocs=world, start_method="forkserver")
         left = [Path(folder) / f"{rank}.pt" for rank in range(world)]
         return [torch.load(path, weights_only=False) if path.exists() else None for path in left]
 

@@ -15,7 +15,7 @@ from data_prep import sources
 from repro.cli import main
 from repro.data.dataset import PreparedDataset
 from repro.data.statistics import DatasetStatistics
-from repro.report.describe import _flat, descriptions_fingerprint, read_descriptions
+from repro.report.describe import _flat, descriptions_fingerprint, is_described, read_descriptions
 from repro.report.figures import dataset as figures
 from repro.tracking.wandb_readback import count_history_rows
 
@@ -45,6 +45,17 @@ def test_prints_draws_and_keeps_the_numbers(results: Path, found: DatasetStatist
         assert (results / "figures" / f"describe_tiny{kind}").stat().st_size > 1000
     assert found.name == "tiny"
     assert found.collision is not None and found.collision.global_batch == 32
+
+
+def test_described_again_only_when_something_changed(data: Path, results: Path, tmp_path: Path) -> None:
+    assert is_described(data / "tiny", results)
+    assert not is_described(data / "tiny", tmp_path)
+    (tmp_path / "figures").mkdir()
+    path = results / "figures" / "describe_tiny.json"
+    for kind in (".png", ".svg"):
+        (tmp_path / "figures" / f"describe_tiny{kind}").touch()
+    (tmp_path / "figures" / path.name).write_text(json.dumps(json.loads(path.read_text()) | {"fingerprint": "older"}))
+    assert not is_described(data / "tiny", tmp_path)
 
 
 def test_no_user_leaves(data: Path, results: Path, found: DatasetStatistics) -> None:

@@ -107,6 +107,10 @@ def test_progress_counts_steps():
         ({"steps": 5}, r"steps: 5, but data set stand-in holds 4 global batches of 128 .*; lower steps"),
         ({"gpus": 512}, "gpus: 512, but cluster h100_paper has 256"),
         ({"cluster": "workstation_cpu"}, "no calibrated profile"),
+        (
+            {"arm": Arm(name="freescale", exchange="prioritized", transport="host_ring")},
+            "arm.transport: 'host_ring' is not modelled yet",
+        ),
         ({"cluster": "tpu"}, "cluster: 'tpu' is not one of"),
         ({"model": ModelConfig(name="m", layers=1, dim=2048, heads=2)}, "model.heads"),
     ],

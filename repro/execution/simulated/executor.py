@@ -36,8 +36,8 @@ def simulate(
         progress: called after each step with the number of steps done.
 
     Raises:
-        InputError: not a simulated config, a cluster without profile or with too few GPUs, fewer global batches than
-            steps, or heads wider than attention kernels go.
+        InputError: not a simulated config, a transport that is not modelled, a cluster without profile or with too few
+            GPUs, fewer global batches than steps, or heads wider than attention kernels go.
     """
     hardware = _checked_cluster(config, dataset)
     plan = step_plan(config.arm)
@@ -86,6 +86,10 @@ def _facts(step: int, batch: GlobalBatch, rows: StepRows | None, collision_pct: 
 def _checked_cluster(config: RunConfig, dataset: PreparedDataset) -> Cluster:
     if config.mode != "simulated":
         raise InputError(f"mode: the simulator runs simulated configs, got {config.mode!r}")
+    if config.arm.transport != "process_group":
+        raise InputError(
+            f"arm.transport: {config.arm.transport!r} is not modelled yet; measure or emulate {config.arm.name!r}"
+        )
     hardware = cluster(config.cluster)
     if config.gpus > hardware.gpus:
         raise InputError(f"gpus: {config.gpus}, but cluster {hardware.name} has {hardware.gpus}; lower gpus")

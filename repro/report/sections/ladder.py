@@ -25,7 +25,7 @@ from repro.tracking.record import RunRecord
 def ladder_section(records: Sequence[RunRecord], published: Sequence[PaperValue], folder: Path) -> Section:
     """What each rung of the ladder gains."""
     question = "What does each technique gain on top of the one before?"
-    runs = runs_of(records, "ladder")
+    runs = [*runs_of(records, "ladder"), *runs_of(records, "ladder_emulated")]
     if not runs:
         return not_run("ladder", "The ablation ladder", question, "repro run ladder")
     shown = [value for value in published if value.experiment == "fig08a"]

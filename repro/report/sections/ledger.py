@@ -27,7 +27,7 @@ from repro.tracking.record import RunRecord
 def ledger_section(records: Sequence[RunRecord], published: Sequence[PaperValue], folder: Path) -> Section:
     """Where a step's time goes."""
     title, question = "Bubble ledger", "Where does the time of a step go?"
-    runs = runs_of(records, "ladder")
+    runs = [*runs_of(records, "ladder"), *runs_of(records, "ladder_emulated")]
     if not runs:
         return not_run("ledger", title, question, "repro run ladder")
     groups = by_setting(runs)
