@@ -5,7 +5,7 @@
 
 tc's token bucket shapes both ends of each pair: eth0 is what a rank may send, its port what it may receive. Both ends
 lie in namespaces of ours, so the machine's own interfaces, routes and firewall are never touched, and a namespace that
-is deleted takes its end with it.
+is deleted takes its end with it. With a delay, `repro.launch.relay` stands in each veth pair's place.
 
 Namespaces carry the launcher's process id in their name. What a launcher that was killed leaves behind, the next one
 removes. Linux, root, `ip` and `tc` (iproute2) are needed; without them ranks talk over plain loopback, and the run's
@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from repro.config import NetworkConfig
@@ -91,16 +91,15 @@ def joined(config: NetworkConfig, ranks: int, *, on_gpus: bool = False) -> Itera
         return
     remove_stale()
     names = _names(ranks)
-    try:
+    with ExitStack() as undo:
+        for name in names:
+            undo.callback(_quietly, "netns", "del", name)
         try:
-            _build(names, config)
+            _build(names, config, undo)
             network = Network(namespaces=tuple(names[1:]), notes=(_shape(config), HALF_DUPLEX))
         except _RefusedError as refused:
             network = _loopback(config, str(refused))
         yield network
-    finally:
-        for name in names:
-            _quietly("netns", "del", name)
 
 
 def remove_stale() -> None:
@@ -123,22 +122,53 @@ def _names(ranks: int) -> list[str]:
     return [f"{own}-bridge", *(f"{own}-{rank}" for rank in range(ranks))]
 
 
-def _build(names: list[str], config: NetworkConfig) -> None:
+def _build(names: list[str], config: NetworkConfig, undo: ExitStack) -> None:
     bridge, *ranks = names
-    _ip("netns", "add", bridge)
+    for name in names:
+        _ip("netns", "add", name)
+    if config.delay_ms > 0:
+        _delayed(bridge, ranks, config.delay_ms, undo)
+    else:
+        for rank, name in enumerate(ranks):
+            _ip("-n", name, "link", "add", INTERFACE, "type", "veth", "peer", "name", _port(rank), "netns", bridge)
     _ip("-n", bridge, "link", "add", "bridge", "type", "bridge", "stp_state", "0", "forward_delay", "0")
     _ip("-n", bridge, "link", "set", "bridge", "addrgenmode", "none", "up")
     for rank, name in enumerate(ranks):
-        port = f"port{rank}"
-        _ip("netns", "add", name)
         _ip("-n", name, "link", "set", "lo", "up")
-        _ip("-n", name, "link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", bridge)
-        _ip("-n", bridge, "link", "set", port, "master", "bridge")
+        _ip("-n", bridge, "link", "set", _port(rank), "master", "bridge")
         _ip("-n", name, "addr", "add", f"{address(rank)}/16", "dev", INTERFACE)
-        for place, end in ((name, INTERFACE), (bridge, port)):
+        for place, end in ((name, INTERFACE), (bridge, _port(rank))):
             # Without IPv6 addresses nothing is on the wire but what ranks send.
             _ip("-n", place, "link", "set", end, "mtu", str(MTU), "addrgenmode", "none", "up")
             _tc(place, end, config.rate_mbit)
+
+
+def _delayed(bridge: str, ranks: list[str], delay_ms: float, undo: ExitStack) -> None:
+    """Links that delay. From rank to rank a frame passes two of them."""
+    ends = [end for rank, name in enumerate(ranks) for end in (name, INTERFACE, bridge, _port(rank))]
+    command = [sys.executable, "-m", "repro.launch.relay", str(delay_ms / 2), str(MTU), *ends]
+    relay = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    undo.callback(_end, relay)
+    assert relay.stdout is not None and relay.stderr is not None
+    if relay.stdout.readline() != "ready\n":
+        raise _RefusedError(f"no delay: {(relay.stderr.read().strip() or 'the relay died').splitlines()[-1]}")
+
+
+def _end(relay: subprocess.Popen[str]) -> None:
+    relay.kill()
+    relay.communicate()
+
+
+def _port(rank: int) -> str:
+    """The bridge's end of a rank's link."""
+    return f"port{rank}"
 
 
 def _tc(namespace: str, interface: str, rate_mbit: float) -> None:
@@ -149,7 +179,10 @@ def _tc(namespace: str, interface: str, rate_mbit: float) -> None:
 
 
 def _shape(config: NetworkConfig) -> str:
-    return f"network: {config.rate_mbit:g} Mbit/s a rank each way (network namespaces, tc token bucket, one bridge)"
+    delay = f", {config.delay_ms:g} ms from rank to rank (userspace relay)" if config.delay_ms else ""
+    return (
+        f"network: {config.rate_mbit:g} Mbit/s a rank each way{delay} (network namespaces, tc token bucket, one bridge)"
+    )
 
 
 def _loopback(config: NetworkConfig, reason: str) -> Network:

@@ -105,6 +105,39 @@ def test_a_collective_hides_behind_longer_paced_compute() -> None:
         assert hidden >= 0.8, (alone, beside, hidden)
 
 
+def _round_trip(groups: Groups, _device: Device) -> float:
+    """Median seconds for a byte there and back."""
+    byte = torch.zeros(1, dtype=torch.uint8)
+
+    def once() -> float:
+        began = time.perf_counter()
+        for sender in (0, 1):
+            (dist.send if groups.rank == sender else dist.recv)(byte, 1 - groups.rank, group=groups.main)
+        return time.perf_counter() - began
+
+    return median(once() for _ in range(20))
+
+
+def test_a_delay_delays_and_leaves_the_rate(tmp_path: Path) -> None:
+    links = _links()
+    with shaped(100, 2, delay_ms=5) as network:
+        relays = _children("repro.launch.relay")
+        assert len(relays) == 1
+        seconds = run_shaped(network, _round_trip)[0]
+        ranks = run_shaped(network, _timed, 2 * MIB)
+    assert 0.010 <= seconds < 0.015, seconds
+    nominal = 2 * MIB * 8 / 100e6
+    for direction in ("0 to 1", "1 to 0"):
+        assert max(rank[direction] for rank in ranks) == pytest.approx(nominal, rel=0.25), direction
+    assert not _ours(os.getpid()) and _links() == links and not _children("repro.launch.relay")
+
+
+def _children(module: str) -> list[int]:
+    """Of this process, those that run that module."""
+    listed = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in listed if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 def _four(groups: Groups, _device: Device) -> list[float]:
     total = torch.full((3,), float(groups.rank))
     dist.all_reduce(total, group=groups.main)
