@@ -38,8 +38,8 @@ LEAST_BURST = 10_000
 QUEUE_MS = 50
 """Waiting a packet may have before it is dropped."""
 HALF_DUPLEX = (
-    "gloo is close to half duplex: an AllToAll in which all ranks send and receive gets about half the rate each way; "
-    "two collectives of different groups can have both ways at once"
+    "gloo may be half duplex: an AllToAll in which all ranks send and receive gets between half and all of the rate "
+    "each way, often one direction after the other; two collectives of different groups can have both ways at once"
 )
 
 

@@ -23,6 +23,7 @@ _ON_RANKS = (
     "execution/base.py",
     "execution/measured.py",
     "launch/network.py",
+    "launch/relay.py",
     "model",
     "pipeline",
     "timeline",
