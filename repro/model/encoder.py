@@ -41,7 +41,9 @@ class HstuLayer(nn.Module):
         u_ND, v_ND, q_ND, k_ND = F.silu(self.uvqk(self.norm_in(x_ND))).chunk(4, dim=1)
         sizes = [h + c for h, c in zip(histories, candidates, strict=True)]
         outputs = [
-            checkpoint(self._attend, q, k, v, history, use_reentrant=False)
+            checkpoint(
+                self._attend, q, k, v, history, use_reentrant=False, preserve_rng_state=False, determinism_check="none"
+            )
             for q, k, v, history in zip(q_ND.split(sizes), k_ND.split(sizes), v_ND.split(sizes), histories, strict=True)
         ]
         return x_ND + self.out(self.norm_out(torch.cat(outputs)) * u_ND)
