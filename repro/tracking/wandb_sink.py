@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 import tempfile
 import time
@@ -164,7 +165,7 @@ def _log(
     for name, metric in record.metrics.items():
         run.summary[name] = metric.value
     artifact = wandb.Artifact(
-        name=f"{record.config.experiment}-{record.run_id}",
+        name=_artifact_name(f"{record.config.experiment}-{record.run_id}"),
         type="run-record",
         metadata={"fingerprint": record.provenance.fingerprint, "mode": record.config.mode},
     )
@@ -193,6 +194,11 @@ def _require_writable(home: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"{home} is not a writable folder ({error.strerror})") from None
+
+
+def _artifact_name(name: str) -> str:
+    """`name` in the characters W&B allows for artifacts; arms such as `balance+priority` have others."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name)
 
 
 @contextmanager
