@@ -26,8 +26,7 @@ def collision_section(records: Sequence[RunRecord], published: Sequence[PaperVal
     paper = ", ".join(f"{value.text()} ({value.confidence})" for value in published if value.metric in (MEAN, P99))
     if paper:
         clauses.append(
-            f"the paper: {paper}; its tables have far more rows and its users come back less often than those of data "
-            "sets of this size, so rates of a few per cent are reached here by overriding the rate (next section)"
+            f"the paper: {paper}; its notes disagree, and other rates are shown by overriding the rate (next section)"
         )
     rows = tuple(
         (

@@ -46,7 +46,7 @@ def exposed_section(records: Sequence[RunRecord], published: Sequence[PaperValue
                 exposed_figure(runs, published),
                 folder,
                 "exposed",
-                "Simulated. Left: at the data set's own collision rate, which is far above the paper's. Right: the "
+                "Simulated. Left: at the data set's own collision rate (section Collisions). Right: the "
                 "rate overridden (assumption A19), with the least-squares line; hollow marks leave out exclusive "
                 "gradients in flight while the host prepares the next step (A5), which count as exposed by definition "
                 "but hold up nobody. Horizontal lines do not depend on the rate: TorchRec's arms send a row for every "
