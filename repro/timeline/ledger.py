@@ -29,7 +29,22 @@ from repro.errors import InputError, RunError
 from repro.pipeline.ops import EMBEDDING_COLLECTIVES, Op
 from repro.timeline.schema import NO_COLLECTIVE, Metric, Timeline
 
-COLLECTIVES: tuple[Op, ...] = tuple(op for op in Op if op.category == "communication")
+BESIDE: frozenset[Op] = frozenset(
+    {
+        Op.LENGTHS_ALL_GATHER,
+        Op.CANDIDATES_ALL_GATHER,
+        Op.SAMPLES_ALL_TO_ALL,
+        Op.COLLISION_MASK_ALL_TO_ALL,
+        Op.EXCLUSIVE_EMBEDDING_ALL_TO_ALL,
+        Op.EXCLUSIVE_GRADIENT_ALL_TO_ALL,
+    }
+)
+"""Collectives that run beside the step: when one that the step is blocked on is in flight, too, that one is exposed."""
+
+COLLECTIVES: tuple[Op, ...] = tuple(
+    sorted((op for op in Op if op.category == "communication"), key=lambda op: op in BESIDE)
+)
+"""In order of precedence when several move bytes at once."""
 EXCLUSIVE = frozenset({Op.EXCLUSIVE_EMBEDDING_ALL_TO_ALL, Op.EXCLUSIVE_GRADIENT_ALL_TO_ALL})
 STRAGGLER = "straggler_wait"
 PARTS: tuple[str, ...] = (

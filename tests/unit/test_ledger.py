@@ -274,7 +274,14 @@ def cause(running: list[Span], arrival: dict[tuple[int, int], int], now: int) ->
     moving = [s for s in inside if arrival[s.step, s.collective] <= now]
     if moving:
         order = list(Op)
-        return "exposed_" + min(moving, key=lambda s: order.index(OP_BY_LABEL[s.op])).op
+        beside = (
+            "lengths_",
+            "candidates_",
+            "samples_",
+            "collision_mask_",
+            "exclusive_",
+        )  # the step is not blocked on them
+        return "exposed_" + min(moving, key=lambda s: (s.op.startswith(beside), order.index(OP_BY_LABEL[s.op]))).op
     if inside:
         return "straggler_wait"
     return "host_wait" if any(s.category == "host" for s in running) else "other_idle"
