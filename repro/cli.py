@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn, get_args
+from typing import Any, NoReturn, get_args
 
 import experiments
 from experiments.paper_values import PAPER_VALUES
@@ -102,6 +104,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--set", dest="assignments", action="append", default=[], metavar="PATH=VALUE",
                      help="override a field of every run, e.g. --set batch=64 --set model.layers=3")  # fmt: skip
     _add_run_options(run)
+    run.add_argument("--executor", choices=["local", "slurm"], default="local",
+                     help="where measured runs go: ranks on this machine (default), or one Slurm job each")  # fmt: skip
+    run.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE",
+                     help="partition, account, qos, time, constraint, ranks_per_node, cpus_per_task, gpus_per_node, "
+                          "interface, or extra='--flag=value'; --dry-run prints the job's script")  # fmt: skip
 
     reproduce = command("reproduce", _reproduce, "prepare, run, draw and execute notebooks: everything, once")
     reproduce.add_argument("--full", action="store_true", help="run the experiments that are not in the default, too")
@@ -224,12 +231,36 @@ def _describe_once(folder: Path, options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     runs, command = _resolve(options)
+    if options.executor == "slurm":
+        return _run_on_slurm(runs, options, command)
+    if options.slurm:
+        raise InputError("--slurm is for --executor slurm")
     if options.dry_run:
         print(json.dumps([run.to_dict() for run in runs], indent=2))
         return 0
     _run_all(runs, options, command)
-    print(f"done; draw the figures with `repro report --results {options.results}`")
+    _say_done(options)
     return 0
+
+
+def _run_on_slurm(runs: tuple[RunConfig, ...], options: argparse.Namespace, command: str) -> int:
+    """Measured runs as Slurm jobs; the others go on here."""
+    from repro.launch.sbatch import parse_settings
+    from repro.launch.slurm import run_on_slurm, scripts
+
+    settings = parse_settings(options.slurm)
+    rendered = scripts(runs, options.results, settings, options.port)
+    if options.dry_run:
+        print("\n".join(rendered), end="")
+        return 0
+    words = ["--executor slurm", *(f"--slurm {shlex.quote(text)}" for text in options.slurm)]
+    _run_all(runs, options, " ".join([command, *words]), start=partial(run_on_slurm, settings=settings))
+    _say_done(options)
+    return 0
+
+
+def _say_done(options: argparse.Namespace) -> None:
+    print(f"done; draw the figures with `repro report --results {options.results}`")
 
 
 def _resolve(options: argparse.Namespace) -> tuple[tuple[RunConfig, ...], str]:
@@ -261,11 +292,11 @@ def _read_recipe(path: Path) -> tuple[RunConfig, ...]:
         raise InputError(f"{path}: {error}") from None
 
 
-def _run_all(runs: tuple[RunConfig, ...], options: argparse.Namespace, command: str) -> None:
+def _run_all(runs: tuple[RunConfig, ...], options: argparse.Namespace, command: str, **how: Any) -> None:
     from repro.launch.runs import Workspace, run_all
 
     workspace = Workspace(
-        results=options.results, data=options.data, wandb=options.wandb, port=options.port, force=options.force
+        results=options.results, data=options.data, wandb=options.wandb, port=options.port, force=options.force, **how
     )
     run_all(runs, workspace, command)
 

@@ -30,6 +30,8 @@ from repro.execution.measured import ERROR_OF_RANK, gather
 from repro.launch.network import INTERFACE, Network, address, joined
 
 LOOPBACK = "127.0.0.1"
+JOB = "job.json"
+"""Name of the file that tells ranks what to do, in `logs/`."""
 NAMESPACE_PORT = 29500
 """Rendezvous port where none is asked for: a fresh namespace has all ports free."""
 STOP_SECONDS = 10
@@ -59,16 +61,7 @@ def run_on_ranks(
         RunError: a rank failed; names the rank, its reason and the log.
     """
     logs = outs[0] / "logs"
-    logs.mkdir()
-    job = logs / "job.json"
-    content = {
-        "configs": [config.to_dict() for config in configs],
-        "dataset": str(dataset),
-        "outs": [str(out) for out in outs],
-        "run_ids": list(run_ids),
-        "logs": str(logs),
-    }
-    job.write_text(json.dumps(content), encoding="utf-8")
+    job = write_job(configs, dataset, outs, run_ids)
     first = configs[0]
     is_emulated = first.mode == "emulated"
     rank = ["-m", "repro.execution.emulated" if is_emulated else "repro.execution.measured", str(job)]
@@ -86,6 +79,22 @@ def run_on_ranks(
         raise _failure(first.gpus, logs, died)
     results = [gather(*run) for run in zip(configs, outs, run_ids, strict=True)]
     return [dataclasses.replace(result, notes=(*notes, *result.notes)) for result in results]
+
+
+def write_job(configs: Sequence[RunConfig], dataset: Path, outs: Sequence[Path], run_ids: Sequence[str]) -> Path:
+    """Make `logs/` in the first of `outs`, and in it the file that tells ranks what to do; returns the file's path."""
+    logs = outs[0] / "logs"
+    logs.mkdir()
+    job = logs / JOB
+    content = {
+        "configs": [config.to_dict() for config in configs],
+        "dataset": str(dataset),
+        "outs": [str(out) for out in outs],
+        "run_ids": list(run_ids),
+        "logs": str(logs),
+    }
+    job.write_text(json.dumps(content), encoding="utf-8")
+    return job
 
 
 @dataclass(frozen=True)
@@ -221,12 +230,17 @@ def _failure(ranks: int, logs: Path, died: Died) -> RunError | InputError:
     log = logs / "ranks.log"
     if died.rank is not None and died.code < 0:
         return RunError(f"rank {died.rank}: killed by {signal.Signals(-died.code).name} (log: {log})")
+    found = reason_of_ranks(ranks, logs)
+    if found is None:
+        return RunError(f"a rank died without a word; see {log}")
+    return RunError(f"rank {found[0]}: {found[1]} (log: {log})")
+
+
+def reason_of_ranks(ranks: int, logs: Path) -> tuple[int, str] | None:
+    """(rank, reason) of the first that said why it failed; None if none did."""
     reasons = {}
     for rank in range(ranks):
         path = logs / ERROR_OF_RANK.format(rank=rank)
         if path.exists():
             reasons[path.stat().st_mtime_ns] = (rank, path.read_text(encoding="utf-8"))
-    if not reasons:
-        return RunError(f"a rank died without a word; see {log}")
-    rank, reason = reasons[min(reasons)]
-    return RunError(f"rank {rank}: {reason} (log: {log})")
+    return reasons[min(reasons)] if reasons else None

@@ -45,6 +45,8 @@ class Workspace:
     port: int | None = None
     force: bool = False
     """Repeat runs that are done."""
+    start: Callable[..., list[RunResult]] = run_on_ranks
+    """What starts the ranks of measured runs and returns what they recorded: like `run_on_ranks`."""
     log: Callable[[str], None] = print
 
 
@@ -183,7 +185,9 @@ def _execute(
     match job[0].mode:
         case "measured" | "emulated":
             folder = workspace.data / job[0].dataset
-            return run_on_ranks(job, folder, partials, names, port=workspace.port, on_step=lambda: bar.update())
+            # Emulated ranks live in network namespaces of this machine.
+            start = workspace.start if job[0].mode == "measured" else run_on_ranks
+            return start(job, folder, partials, names, port=workspace.port, on_step=lambda: bar.update())
         case "simulated":
             return [
                 simulate(config, dataset, run_id=name, progress=lambda _: bar.update())
@@ -201,10 +205,15 @@ def _publish(record: RunRecord, folder: Path, workspace: Workspace) -> RunRecord
     return record
 
 
+def partial_of(folder: Path) -> Path:
+    """Where the run that ends in `folder` works."""
+    return folder.with_name(f".{folder.name}.partial")
+
+
 @contextmanager
 def _partial(folder: Path) -> Iterator[Path]:
     """A fresh folder that becomes `folder` if the block succeeds. A failed run's folder stays for its logs."""
-    partial = folder.with_name(f".{folder.name}.partial")
+    partial = partial_of(folder)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     yield partial
