@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from data_prep.synthetic import SyntheticLog
@@ -99,4 +100,26 @@ TINY = SyntheticLog(
 )
 """For tests: three thousand requests in a second."""
 
-PRESETS = (INDUSTRIAL_21K, KUAIRAND_LIKE, YAMBDA_LIKE, TINY)
+_FLAT = SyntheticLog(
+    name="collisions",
+    users=1_500,
+    length_mu=math.log(200),
+    length_sigma=0.5,
+    length_floor=20,
+    length_cap=512,
+    days=150,
+    request_days=60,
+    requests_a_user=0.1,
+    items=1_000_000,
+    popularity_exponent=0.0,
+    genre_feature=False,
+)
+COLLISIONS = tuple(
+    dataclasses.replace(_FLAT, name=f"collisions-{pct}pct", items=items, authors=items)
+    for pct, items in {1: 2_000_000, 5: 330_000, 10: 180_000, 15: 115_000}.items()
+)
+"""One log at four collision rates: consecutive global batches of 64 requests share about that share of their rows. All
+items are equally popular and users come once, so rates differ in how many items there are and in nothing else, and few
+rows are duplicates inside a batch: the exchange moves nearly as many rows at 15 % as at 1 %."""
+
+PRESETS = (INDUSTRIAL_21K, KUAIRAND_LIKE, YAMBDA_LIKE, TINY, *COLLISIONS)

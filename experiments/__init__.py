@@ -5,7 +5,19 @@ A recipe is a typed value made from a baseline by its delta. `EXPERIMENTS` lists
 
 from __future__ import annotations
 
-from experiments import emulated_ladder, fig02, fig03, fig08a, fig08b, fig08c, fig09, fig11_qps, ladder, transports
+from experiments import (
+    collision_sweep,
+    emulated_ladder,
+    fig02,
+    fig03,
+    fig08a,
+    fig08b,
+    fig08c,
+    fig09,
+    fig11_qps,
+    ladder,
+    transports,
+)
 from experiments.experiment import Experiment
 from repro.errors import InputError
 
@@ -19,6 +31,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     fig09.EXPERIMENT,
     fig11_qps.EXPERIMENT,
     emulated_ladder.EXPERIMENT,
+    collision_sweep.EXPERIMENT,
     transports.EXPERIMENT,
 )
 

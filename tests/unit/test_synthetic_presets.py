@@ -15,7 +15,7 @@ import pytest
 
 from data_prep import sources
 from data_prep.synthetic_events import plan_users
-from data_prep.synthetic_presets import INDUSTRIAL_21K, KUAIRAND_LIKE, PRESETS, YAMBDA_LIKE
+from data_prep.synthetic_presets import COLLISIONS, INDUSTRIAL_21K, KUAIRAND_LIKE, PRESETS, YAMBDA_LIKE
 from experiments.ladder import SIMULATED_PAPER
 from repro.data.dataset import PreparedDataset
 from repro.data.statistics import collision
@@ -90,7 +90,26 @@ def test_yambda_has_the_published_lengths() -> None:
     assert events_U.mean() == pytest.approx(5_000, rel=0.06)
 
 
+def test_the_collision_sweep_has_the_rates_in_its_names_and_little_else_that_differs(tmp_path: Path) -> None:
+    """Otherwise a line over the rate would be one over the volume of the exchange. At the size its recipe runs."""
+    rates, rows = [], []
+    for preset in COLLISIONS:
+        prepared = sources.prepare(preset.name, tmp_path / "data", key_path=tmp_path / "key", log=lambda _: None)
+        dataset = PreparedDataset.open(prepared)
+        assert dataset.global_batches(64) >= 20
+        found = collision(dataset, ranks=2, batch=32, max_uih=512, pairs=12)
+        assert found is not None
+        wanted = int(preset.name.removeprefix("collisions-").removesuffix("pct"))
+        assert np.mean(found.global_pct) == pytest.approx(wanted, rel=0.1)
+        assert np.mean(found.rank_pct) == pytest.approx(wanted, rel=0.1)
+        rates.append(wanted)
+        rows.append(found.distinct_rows)
+    assert rates == [1, 5, 10, 15]
+    assert min(rows) > 0.9 * max(rows)
+
+
 def test_presets_can_be_prepared_by_name() -> None:
-    assert {preset.name for preset in PRESETS} == {"industrial-21k", "kuairand-like", "yambda-like", "tiny"}
+    sweep = {f"collisions-{pct}pct" for pct in (1, 5, 10, 15)}
+    assert {preset.name for preset in PRESETS} == {"industrial-21k", "kuairand-like", "yambda-like", "tiny", *sweep}
     assert {preset.name for preset in PRESETS} <= set(sources.names())
     assert INDUSTRIAL_21K in PRESETS
