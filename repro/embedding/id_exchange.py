@@ -15,12 +15,15 @@ Source: paper, technique 2, https://arxiv.org/abs/2604.24073.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 
+from repro.comm.faults import blame
 from repro.comm.groups import Way
 from repro.comm.traced import start_all_to_all
+from repro.comm.transport import as_transport
 from repro.embedding.row_space import RowSpace
 from repro.pipeline.ops import Op
 from repro.timeline.recorder import Recorder
@@ -123,6 +126,15 @@ class PreparedBatch:
         )
 
 
+def blamed(op: Op, way: Way, step: int) -> AbstractContextManager[None]:
+    """Start `op` or wait for it inside: if it fails, the error names the rank that did not take part, `op` and `step`.
+
+    Raises:
+        RunError: it failed.
+    """
+    return blame(f"prioritized exchange, {op.label} of step {step}", as_transport(way).group)
+
+
 class IdExchange:
     """Prepares batches in order. Every rank must call it for every batch."""
 
@@ -140,6 +152,9 @@ class IdExchange:
         Args:
             ids_of_table: for each table, the ids looked up in it, int64; lookups are numbered in this order.
             step: the step that spans are recorded under.
+
+        Raises:
+            RunError: a rank died or stalled.
         """
         key_N = torch.cat([self._space.keys(table, ids) for table, ids in enumerate(ids_of_table)])
         key_U, place_N = torch.unique(key_N, return_inverse=True)
@@ -186,4 +201,5 @@ class IdExchange:
     def _all_to_all(
         self, output: torch.Tensor, input: torch.Tensor, received: list[int], sent: list[int], op: Op, step: int
     ) -> None:
-        start_all_to_all(output, input, received, sent, op, self._group, self._recorder, step).wait()
+        with blamed(op, self._group, step):
+            start_all_to_all(output, input, received, sent, op, self._group, self._recorder, step).wait()

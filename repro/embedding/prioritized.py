@@ -28,7 +28,7 @@ from repro.comm.transport import as_transport
 from repro.config import SparseOptimizer
 from repro.data.schema import Feature
 from repro.device.lane import Lane
-from repro.embedding.id_exchange import Collide, IdExchange, PreparedBatch, RowCounts, Side
+from repro.embedding.id_exchange import Collide, IdExchange, PreparedBatch, RowCounts, Side, blamed
 from repro.embedding.row_space import RowSpace
 from repro.embedding.row_update import row_update
 from repro.embedding.tables import feature_keys, fill_rows
@@ -114,7 +114,7 @@ class PrioritizedEmbeddings(nn.Module):
         """Embeddings of each key of the oldest announced batch, which must be this one.
 
         Raises:
-            RunError: the batch was not announced, or too few batches after it were.
+            RunError: the batch was not announced, or too few batches after it were; a rank died or stalled.
         """
         if not self._announced or (len(self._announced) < LOOKAHEAD and not self._ended):
             raise RunError(f"{LOOKAHEAD} batches must be announced before one is trained")
@@ -159,7 +159,8 @@ class PrioritizedEmbeddings(nn.Module):
         row_UK[~batch.asked.late] = early
         if self._late is not None:
             in_flight, late = self._late
-            in_flight.wait()
+            with blamed(Op.COLLISION_EMBEDDING_ALL_TO_ALL, self._priority, self._recorder.step):
+                in_flight.wait()
             row_UK[batch.asked.late] = late
         return row_UK
 
@@ -181,7 +182,8 @@ class PrioritizedEmbeddings(nn.Module):
             self._exclusive,
             step,
         )
-        in_flight.finish()
+        with blamed(Op.EXCLUSIVE_EMBEDDING_ALL_TO_ALL, self._exclusive, step):
+            in_flight.finish()
         return received
 
     def _backward(self, batch: PreparedBatch, after: PreparedBatch | None, gradient_UK: torch.Tensor) -> None:
@@ -198,7 +200,8 @@ class PrioritizedEmbeddings(nn.Module):
             self._priority,
             step,
         )
-        in_flight.wait()
+        with blamed(Op.COLLISION_GRADIENT_ALL_TO_ALL, self._priority, step):
+            in_flight.wait()
         with self._recorder.during(Op.COLLISION_UPDATE):
             self._update_rows(batch, urgent_S, received, rate)
         # 5. Their rows, updated, to whoever needs them at t+1; waited for there.
@@ -227,7 +230,8 @@ class PrioritizedEmbeddings(nn.Module):
             self._exclusive,
             step,
         )
-        in_flight.finish()
+        with blamed(Op.EXCLUSIVE_GRADIENT_ALL_TO_ALL, self._exclusive, step):
+            in_flight.finish()
         self._update_rows(batch, ~batch.served.urgent, received, rate)
 
     def _update_rows(self, batch: PreparedBatch, mask_S: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
@@ -254,7 +258,8 @@ class PrioritizedEmbeddings(nn.Module):
         received = [count * self._width for count in receiving[0].split_counts(receiving[1])]
         sent = [count * self._width for count in sending[0].split_counts(sending[1])]
         buffer = out.new_empty(sum(received))
-        in_flight = start_all_to_all(buffer, out.reshape(-1), received, sent, op, group, self._recorder, step)
+        with blamed(op, group, step):
+            in_flight = start_all_to_all(buffer, out.reshape(-1), received, sent, op, group, self._recorder, step)
         return in_flight, buffer.view(-1, self._width)
 
     def _wait(self, future: Future[Any]) -> Any:
