@@ -202,4 +202,4 @@ class IdExchange:
         self, output: torch.Tensor, input: torch.Tensor, received: list[int], sent: list[int], op: Op, step: int
     ) -> None:
         with blamed(op, self._group, step):
-            start_all_to_all(output, input, received, sent, op, self._group, self._recorder, step).wait()
+            start_all_to_all(output, input, received, sent, op, self._group, self._recorder, step).finish()

@@ -8,6 +8,7 @@ CUDA streams.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +21,13 @@ from repro.comm.groups import Groups
 from repro.config import Arm, ModelConfig, OptimizerConfig, RunConfig
 from repro.data.schema import Feature
 from repro.device import Device
-from repro.embedding.id_exchange import Collide, colliding, everything, nothing
+from repro.device.lane import Lane
+from repro.embedding.id_exchange import Collide, IdExchange, colliding, everything, nothing
 from repro.embedding.prioritized import LOOKAHEAD, PrioritizedEmbeddings
+from repro.embedding.row_space import RowSpace
 from repro.embedding.tables import initial_rows
 from repro.pipeline.instrument import data_parallel
+from repro.pipeline.ops import Op
 from repro.pipeline.train_step import Training
 from repro.timeline.recorder import Recorder
 from tests.distributed.ranks import run_ranks
@@ -287,3 +291,27 @@ def test_prioritized_equals_synchronous_for_any_ids() -> None:
     for index in range(0, len(cases), 2):
         for name, rows in _whole(ranks, index).items():
             assert torch.equal(rows, _whole(ranks, index + 1)[name]), cases[index]
+
+
+def test_a_lane_that_waits_for_ids_leaves_the_main_lane_alone() -> None:
+    """Otherwise dense work is cut where a lane begins to wait, and what the main lane did then seems to go on after."""
+    for spans in run_ranks(_wait_for_ids_beside_dense_work, world=2):
+        assert [op for op, category in spans if category != "communication"] == ["dense_forward"]
+        assert [op for op, category in spans if category == "communication"] == [
+            "id_splits_all_to_all",
+            "id_all_to_all",
+        ]
+
+
+def _wait_for_ids_beside_dense_work(groups: Groups, device: Device) -> list[tuple[str, str]]:
+    recorder = Recorder(device, rank=groups.rank, transport=device.backend)
+    exchange = IdExchange(RowSpace((40,), groups.world), groups.ids, recorder, colliding)
+    lane = Lane("ids")
+    recorder.switch(Op.DENSE_FORWARD)
+    done = lane.submit(lambda: exchange.prepare([torch.arange(8)], 0))
+    if groups.rank == 0:
+        time.sleep(0.2)
+    done.result()
+    assert recorder.running is Op.DENSE_FORWARD
+    lane.close()
+    return [(span.op, span.category) for span in recorder.spans()]
