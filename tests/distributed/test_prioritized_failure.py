@@ -1,5 +1,5 @@
-"""Without this, a rank that is lost in the prioritized exchange could leave the others hanging, or with an address and no
-name: collectives on three groups and three threads fail at once, and one line must come out.
+"""Without this, a rank that is lost in the prioritized exchange could leave the others hanging, or with an address and
+no name: collectives on three groups and three threads fail at once, and one line must come out.
 
 Ranks really exit and really stall, at each collective in turn. Not covered: the dense AllReduce, which is not part of
 the exchange, and NCCL.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from repro.report.figures.ablation import ablation_bars
 from repro.report.figures.collision import collision_figure
+from repro.report.figures.collision_sweep import collision_sweep_figure
 from repro.report.figures.exposed import exposed_figure
 from repro.report.figures.ledger import ledger_bars
 from repro.report.figures.quality import ne_curves
@@ -19,6 +20,7 @@ __all__ = [
     "ablation_bars",
     "along",
     "collision_figure",
+    "collision_sweep_figure",
     "exposed_figure",
     "ledger_bars",
     "ne_curves",

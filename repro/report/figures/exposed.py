@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ def low_shares(record: RunRecord, metric: str = METRIC) -> dict[int, float]:
     return {share: value for share, value in at_shares(record, metric).items() if share < SYNCHRONOUS}
 
 
-def line_fit(points: dict[int, float]) -> tuple[float, float, float]:
+def line_fit(points: Mapping[int, float] | Mapping[float, float]) -> tuple[float, float, float]:
     """(value at 0 %, slope a per cent, R^2) of the least-squares line."""
     x, y = np.array(list(points)), np.array(list(points.values()))
     slope, start = np.polyfit(x, y, 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from repro.report.published import PaperValue
 from repro.report.sections.base import Illustration, Section, Table
 from repro.report.sections.collision import collision_section
+from repro.report.sections.collision_sweep import collision_sweep_section
 from repro.report.sections.exposed import exposed_section
 from repro.report.sections.ladder import ladder_section
 from repro.report.sections.ledger import ledger_section
@@ -32,6 +33,7 @@ _SECTIONS = (
     scale_section,
     collision_section,
     exposed_section,
+    collision_sweep_section,
     throughput_section,
     ledger_section,
     timeline_section,
