@@ -67,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     _add_folders(command("doctor", _doctor, "check this machine and say what to do"))
+    calibrate = command("calibrate", _calibrate, "measure rates and collectives of this machine, about a minute")
+    calibrate.add_argument("--output", type=Path, default=Path("results/calibration.json"),
+                           help="profile to write (default: results/calibration.json)")  # fmt: skip
     command("list", _list, "list experiments, their runs and data sets")
 
     prepare = command("prepare", _prepare, "prepare a data set")
@@ -145,6 +148,14 @@ def _doctor(options: argparse.Namespace) -> int:
     found = checks(options.results, options.data)
     print_checks(found)
     return 1 if any(check.state == "fail" for check in found) else 0
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from repro.calibration import calibrate, table
+
+    print(table(calibrate(options.output)))
+    print(f"wrote {options.output}")
+    return 0
 
 
 def _list(_options: argparse.Namespace) -> int:

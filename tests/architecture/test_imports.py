@@ -48,6 +48,7 @@ ROWS: list[set[str]] = [
     {"repro.tracking"},
     {"repro.report"},
     {"repro.launch", "repro.doctor"},
+    {"repro.calibration"},
     {"data_prep", "experiments"},
     {"repro.synthesize"},
     {"repro.cli"},
