@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     _add_folders(command("doctor", _doctor, "check this machine and say what to do"))
-    calibrate = command("calibrate", _calibrate, "measure rates and collectives of this machine, about a minute")
+    calibrate = command("calibrate", _calibrate, "measure rates and collectives of this machine, under a minute")
     calibrate.add_argument("--output", type=Path, default=Path("results/calibration.json"),
                            help="profile to write (default: results/calibration.json)")  # fmt: skip
     command("list", _list, "list experiments, their runs and data sets")

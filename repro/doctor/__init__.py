@@ -11,6 +11,7 @@ written. The folders stay as they were, and no process outlives its check.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -20,11 +21,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
+from repro.config import Transport
 from repro.doctor import machine, software
 from repro.doctor.check import Check
 
-__all__ = ["Check", "checks", "group", "operators", "print_checks"]
+__all__ = ["Check", "checks", "group", "operators", "print_checks", "transports"]
 
 # -P: the folder of the script would come first on its path otherwise, and its modules could hide others.
 PROBE: tuple[str, ...] = (sys.executable, "-P", str(Path(__file__).with_name("probes.py")))
@@ -51,6 +54,7 @@ def checks(results: Path, data: Path) -> list[Check]:
         machine.folder("Data folder", "--data", data),
         machine.cpu_and_memory(),
         machine.gpus(gpus, software.train_name(versions)),
+        *transports(),
         machine.slurm(),
         software.wandb(),
         software.jupyter(),
@@ -74,6 +78,24 @@ def operators() -> Check:
     if reason:
         return Check(name="Operators", state="fail", detail=reason, fix=software.REINSTALL)
     return Check(name="Operators", state="ok", detail=answer)
+
+
+def transports() -> list[Check]:
+    """Which transports can be used here, a check each. Those that no recipe can name may be missing without harm."""
+    answer, reason = _probe([("transports",)])
+    if reason:
+        return [Check(name="Transports", state="fail", detail=reason, fix=software.REINSTALL)]
+    return [_transport(name, missing) for name, missing in json.loads(answer).items()]
+
+
+def _transport(name: str, missing: str) -> Check:
+    title = f"Transport {name}"
+    if not missing:
+        return Check(name=title, state="ok", detail="can be used")
+    if name in get_args(Transport):
+        fix = f"{software.REINSTALL}; until then run no arm that names {name}"
+        return Check(name=title, state="warn", detail=missing, fix=fix)
+    return Check(name=title, state="ok", detail=f"not here: {missing}")
 
 
 def group(backend: str) -> Check:

@@ -1,6 +1,7 @@
 """The real things `repro doctor` tries, each in a process of its own: broken libraries crash, broken networks hang.
 
     python probes.py operators
+    python probes.py transports
     python probes.py rank RANK WORLD BACKEND RENDEZVOUS_FILE
 
 Exit code 0 and a line on stdout when it works; else the last line on stderr says why.
@@ -8,6 +9,7 @@ Exit code 0 and a line on stdout when it works; else the last line on stderr say
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import timedelta
 
@@ -26,6 +28,13 @@ def operators() -> str:
         if offsets != [0, 2, 2, 5]:
             raise SystemExit(f"FBGEMM's cumulative sum of [2, 0, 3] on {device} is {offsets}, not [0, 2, 2, 5]")
     return f"FBGEMM computes on {' and '.join(devices)}, TorchRec imports"
+
+
+def transports() -> str:
+    """What each transport lacks on this machine, as a JSON object by name; an empty text where it works."""
+    from repro.comm.transport.availability import available
+
+    return json.dumps({way.name: way.missing for way in available()})
 
 
 def rank(rank: int, world: int, backend: str, rendezvous: str) -> str:
@@ -55,5 +64,7 @@ if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
     if what == "operators":
         print(operators())
+    elif what == "transports":
+        print(transports())
     else:
         print(rank(int(arguments[0]), int(arguments[1]), arguments[2], arguments[3]))

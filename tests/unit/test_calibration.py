@@ -54,7 +54,7 @@ def test_a_line_is_recovered(alpha_s: float, beta_s_per_byte: float) -> None:
 
 
 def test_a_slow_large_message_does_not_hide_the_latency() -> None:
-    """Plain least squares makes alpha -0.3 ms of these."""
+    """Plain least squares makes alpha -23 us of these."""
     seconds = [50e-6 + 1e-9 * size for size in SIZES]
     seconds[-1] *= 1.2
     line = alpha_beta(SIZES, seconds)

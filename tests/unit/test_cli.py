@@ -49,7 +49,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_help_lists_every_command() -> None:
     done = repro("--help")
     assert done.returncode == 0
-    for command in ("doctor", "list", "prepare", "run", "reproduce", "report"):
+    for command in ("doctor", "calibrate", "list", "prepare", "run", "reproduce", "report"):
         assert command in done.stdout
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from repro import doctor
+from repro.comm.transport.availability import available
 from repro.doctor import Check, machine, software
 
 FAKE_KEY = "local-" + "0123456789abcdef" * 3
@@ -108,6 +109,31 @@ def test_operators_that_do_not_load_fail(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_operators_that_crash_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "PROBE", (sys.executable, "-c", "import os; os.abort()"))
     assert_advises(doctor.operators(), "fail", "SIGABRT")
+
+
+# Transports
+
+
+def test_each_transport_has_a_line_that_says_what_it_lacks() -> None:
+    found = {check.name.removeprefix("Transport "): check for check in doctor.transports()}
+    assert list(found) == [way.name for way in available()]
+    for way in available():
+        assert way.missing in found[way.name].detail
+        assert ("can be used" in found[way.name].detail) == (not way.missing)
+
+
+def test_a_transport_that_recipes_name_warns_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = """print('{"host_ring": "PyTorch was built without gloo", "copy_engine": "no CUDA GPU"}')"""
+    monkeypatch.setattr(doctor, "PROBE", (sys.executable, "-c", answer))
+    ring, copies = doctor.transports()
+    assert_advises(ring, "warn", "without gloo", "host_ring")
+    assert (copies.state, copies.detail) == ("ok", "not here: no CUDA GPU")
+
+
+def test_transports_that_cannot_be_looked_at_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PROBE", (sys.executable, "-c", "raise ImportError('libtorch.so')"))
+    (check,) = doctor.transports()
+    assert_advises(check, "fail", "libtorch.so")
 
 
 def test_too_old_a_python_fails(monkeypatch: pytest.MonkeyPatch) -> None:
