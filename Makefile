@@ -86,7 +86,7 @@ prepare: $(PROJECT) ## prepare one data set (NAME=movielens-100k)
 report: $(PROJECT) ## draw figures and results/report.html from the runs there are
 	@.venv/bin/repro report $(ARGS)
 
-BENCHMARKS := prepare synthetic read partition kernels transports
+BENCHMARKS := prepare synthetic read partition sample_cost kernels transports
 bench: $(PROJECT) ## run the benchmarks: ratios within one run (BENCHMARKS='read partition' narrows it)
 	@for name in $(BENCHMARKS); do echo "benchmarks.$$name"; .venv/bin/python -m benchmarks.$$name; done
 

@@ -16,6 +16,7 @@ from experiments import (
     fig09,
     fig11_qps,
     ladder,
+    stragglers,
     transports,
 )
 from experiments.experiment import Experiment
@@ -31,6 +32,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     fig09.EXPERIMENT,
     fig11_qps.EXPERIMENT,
     emulated_ladder.EXPERIMENT,
+    stragglers.EXPERIMENT,
     collision_sweep.EXPERIMENT,
     transports.EXPERIMENT,
 )

@@ -52,6 +52,9 @@ class Op(Enum):
 
 OP_BY_LABEL: dict[str, Op] = {op.label: op for op in Op}
 
+BALANCE_COLLECTIVES: frozenset[Op] = frozenset({Op.LENGTHS_ALL_GATHER, Op.CANDIDATES_ALL_GATHER, Op.SAMPLES_ALL_TO_ALL})
+"""Collectives of the balancing exchange."""
+
 EMBEDDING_COLLECTIVES: frozenset[Op] = frozenset(
     {
         Op.ID_SPLITS_ALL_TO_ALL,

@@ -42,6 +42,12 @@ DEFINITIONS: tuple[Definition, ...] = (
         "it costs no time.",
     ),
     Definition(
+        "exposed_balance_pct",
+        "%",
+        "100 × Σ time in which lengths, candidate counts or samples move and no compute runs / Σ step",
+        "What the balancing exchange itself costs; it is meant to hide behind the batch before.",
+    ),
+    Definition(
         "bubble_pct",
         "%",
         "100 × (1 − Σ compute / Σ step)",

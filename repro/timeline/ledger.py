@@ -26,14 +26,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.errors import InputError, RunError
-from repro.pipeline.ops import EMBEDDING_COLLECTIVES, Op
+from repro.pipeline.ops import BALANCE_COLLECTIVES, EMBEDDING_COLLECTIVES, Op
 from repro.timeline.schema import NO_COLLECTIVE, Metric, Timeline
 
 BESIDE: frozenset[Op] = frozenset(
     {
-        Op.LENGTHS_ALL_GATHER,
-        Op.CANDIDATES_ALL_GATHER,
-        Op.SAMPLES_ALL_TO_ALL,
+        *BALANCE_COLLECTIVES,
         Op.COLLISION_MASK_ALL_TO_ALL,
         Op.EXCLUSIVE_EMBEDDING_ALL_TO_ALL,
         Op.EXCLUSIVE_GRADIENT_ALL_TO_ALL,
@@ -222,6 +220,7 @@ def bubble_metrics(ledger: Ledger, *, requests_per_step: float) -> dict[str, Met
     - exposed_comm_ms, exposed_embedding_ms: exposed communication a step, mean over ranks
     - exposed_exclusive_ms: of the latter, exclusive rows of prioritized updates: in flight while nothing computed,
       which costs time only if somebody waited for them (beside host work nobody does)
+    - exposed_balance_pct: exposed communication of the balancing exchange, share of the window
     - bubble_pct: share of the window in which no compute runs; contention_pct: share lost to stretched compute
     - imbalance: max over ranks / mean over ranks of compute time, mean over steps
     - step_ms, qps (requests a second over all ranks)
@@ -235,6 +234,9 @@ def bubble_metrics(ledger: Ledger, *, requests_per_step: float) -> dict[str, Met
         "exposed_comm_ms": Metric(value=float(ledger.exposed_ns().mean() / 1e6), unit="ms"),
         "exposed_embedding_ms": Metric(value=float(ledger.exposed_ns(EMBEDDING_COLLECTIVES).mean() / 1e6), unit="ms"),
         "exposed_exclusive_ms": Metric(value=float(ledger.exposed_ns(EXCLUSIVE).mean() / 1e6), unit="ms"),
+        "exposed_balance_pct": Metric(
+            value=float(100 * ledger.exposed_ns(BALANCE_COLLECTIVES).sum() / total_ns), unit="%"
+        ),
         "bubble_pct": Metric(value=float(100 * (1 - computing.sum() / total_ns)), unit="%"),
         "contention_pct": Metric(value=float(100 * ledger.part("contention").sum() / total_ns), unit="%"),
         "imbalance": Metric(value=float(np.mean(computing.max(axis=1) / computing.mean(axis=1))), unit="max/mean"),

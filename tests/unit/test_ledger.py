@@ -59,6 +59,17 @@ def test_overlapped_communication_is_not_exposed():
     assert parts_of(ledger, 0, 0) == {"useful_compute": 6, "exposed_dense_all_reduce": 3, "other_idle": 1}
 
 
+def test_only_what_of_the_balancing_exchange_shows_counts_against_it():
+    """Of samples that travel from 2 to 7, dense work hides 4; gradients are none of balancing's."""
+    ledger = ledger_of(
+        span(0, Op.DENSE_FORWARD, 0, 6),
+        span(0, Op.SAMPLES_ALL_TO_ALL, 2, 7, collective=0),
+        span(0, Op.GRADIENT_ALL_TO_ALL, 7, 10, collective=1),
+        *step_ends(10),
+    )
+    assert bubble_metrics(ledger, requests_per_step=1)["exposed_balance_pct"].value == pytest.approx(10)
+
+
 def test_waiting_beside_compute_is_not_straggling():
     """Rank 0 computes until 6 while its collective waits for rank 1, which arrives at 7."""
     ledger = ledger_of(

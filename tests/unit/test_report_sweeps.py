@@ -28,6 +28,7 @@ from repro.report.sections.collision import collision_section
 from repro.report.sections.collision_sweep import collision_sweep_section
 from repro.report.sections.exposed import exposed_section
 from repro.report.sections.partitions import batch_section, scale_section
+from repro.report.sections.stragglers import stragglers_section
 from repro.report.sections.throughput import throughput_section
 from repro.report.style import ARM_COLOUR, ARM_MARKER
 from repro.timeline.schema import Metric
@@ -44,6 +45,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[RunRecord]:
         *(replace(base, experiment="fig03", gpus=gpus) for gpus in (8, 16)),
         *(replace(base, experiment="fig08b", batch=batch, arm=arm) for batch in (4, 8) for arm in BALANCERS),
         *(replace(base, experiment="fig08c", gpus=gpus, arm=arm) for gpus in (8, 16) for arm in BALANCERS),
+        *(replace(base, experiment="stragglers", arm=arm) for arm in BALANCERS),
         *(replace(base, experiment="fig09", max_uih=cap, arm=arm) for cap in (1000, 8000) for arm in (*LADDER, STALE)),
         *(replace(base, experiment="fig11_qps", gpus=gpus, arm=arm) for gpus in (8, 16) for arm in LADDER),
     ]
@@ -83,6 +85,7 @@ def of(records: list[RunRecord], experiment: str) -> list[RunRecord]:
         (scale_section, "fig08c"),
         (exposed_section, "fig09"),
         (collision_sweep_section, "collision_sweep"),
+        (stragglers_section, "stragglers"),
         (throughput_section, "fig11_qps"),
     ],
 )
@@ -159,6 +162,28 @@ def test_a_rate_that_was_counted_serves_all_arms_of_its_data(records, tmp_path: 
     other = replace(sweep[-1], config=replace(sweep[-1].config, gpus=16))
     with pytest.raises(InputError, match="one mode, world size"):
         collision_sweep_figure([*sweep, other])
+
+
+def test_each_partitions_stragglers_are_set_against_torchrecs_of_the_same_setting(records, tmp_path: Path) -> None:
+    known = {"torchrec": 20.0, "balance": 5.0, "balance_kk": 0.0}
+    runs = [
+        replace(run, metrics=run.metrics | {"straggler_pct": Metric(value=known[run.config.arm.name], unit="%")})
+        for run in of(records, "stragglers")
+        if run.config.arm.name in known
+    ]
+    section = stragglers_section(runs, PAPER_VALUES, tmp_path)
+    answer = section.answer.replace("\u00a0", " ")
+    assert (
+        "20.0 % of the step with torchrec, 5.0 % with balance (4.0× less), 0.0 % with balance_kk (none left)" in answer
+    )
+    assert section.table is not None
+    assert {row[1]: row[-1] for row in section.table.rows} == {
+        "torchrec": "1.0",
+        "balance": "4.0",
+        "balance_kk": "none left",
+    }
+    alone = stragglers_section([run for run in runs if run.config.arm == BALANCE], PAPER_VALUES, tmp_path)
+    assert "no torchrec run to compare with" in alone.answer
 
 
 def test_figures_have_paper_values_apart(records) -> None:

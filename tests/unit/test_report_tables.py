@@ -40,7 +40,7 @@ def test_fields_and_metric_names_are_stable(records: list[RunRecord]) -> None:
     measured = {row["metric"] for row in rows if row["mode"] == "measured"}
     assert measured == {
         *("straggler_pct", "exposed_comm_ms", "exposed_embedding_ms", "exposed_exclusive_ms"),
-        *("bubble_pct", "contention_pct"),
+        *("exposed_balance_pct", "bubble_pct", "contention_pct"),
         *("imbalance", "step_ms", "qps", "sparsity_pct", "ne"),
     }
 

@@ -110,6 +110,13 @@ def test_the_collision_sweep_has_the_rates_in_its_names_and_little_else_that_dif
 
 def test_presets_can_be_prepared_by_name() -> None:
     sweep = {f"collisions-{pct}pct" for pct in (1, 5, 10, 15)}
-    assert {preset.name for preset in PRESETS} == {"industrial-21k", "kuairand-like", "yambda-like", "tiny", *sweep}
+    assert {preset.name for preset in PRESETS} == {
+        "industrial-21k",
+        "kuairand-like",
+        "yambda-like",
+        "tiny",
+        "skewed",
+        *sweep,
+    }
     assert {preset.name for preset in PRESETS} <= set(sources.names())
     assert INDUSTRIAL_21K in PRESETS

@@ -18,6 +18,7 @@ from repro.report.sections.ledger import ledger_section
 from repro.report.sections.partitions import batch_section, scale_section
 from repro.report.sections.quality import quality_section
 from repro.report.sections.straggler import straggler_section
+from repro.report.sections.stragglers import stragglers_section
 from repro.report.sections.throughput import throughput_section
 from repro.report.sections.timeline import timeline_section
 from repro.report.sections.workload import workload_section
@@ -29,6 +30,7 @@ _SECTIONS = (
     ladder_section,
     workload_section,
     straggler_section,
+    stragglers_section,
     batch_section,
     scale_section,
     collision_section,
