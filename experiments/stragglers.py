@@ -13,7 +13,8 @@ Why not 5x: by squares of lengths the same deals leave 19.9, 7.9, 6.5, 3.1, 1.7 
 no clean square of its length: a short one takes 2.5 ms whatever its length, one of 2,048 events twice as long a squared
 event as one of 1,500 (`benchmarks.sample_cost`), and VBS, which deals unequal counts, pays most for the former. And
 ranks with equal work still wait for each other 4 % of a step on two cores. Emulated ranks, whose compute lasts as long
-as the cost model says, are in `experiments.emulated_ladder`.
+as the cost model says, are in `experiments.emulated_ladder`. Data set, cap and batch were picked among six by what
+squares predict and by a few runs, for a baseline that is large against that noise.
 """
 
 from __future__ import annotations

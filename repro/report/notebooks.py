@@ -1,13 +1,15 @@
 """Execute notebooks headless and keep them as HTML.
 
 A notebook has one code cell tagged `parameters` that sets `results`; a cell that points it at the caller's folder is
-put in after it (the convention of papermill), so that the notebook on disk stays as it is.
+put in after it (the convention of papermill), so that the notebook on disk stays as it is. What runs it reads stands in
+its metadata, `"repro": {"needs": [{"experiment": ..., "mode": ...}]}`: where one is missing the notebook is left out.
 """
 
 from __future__ import annotations
 
 import hashlib
 import html
+import json
 import logging
 import os
 import re
@@ -34,7 +36,8 @@ def execute_notebooks(
 ) -> list[Path]:
     """Run every notebook in `notebook_dir` on `results` and write `out_dir/<name>.html`; the pages' paths.
 
-    A page is kept when its notebook, the records and the report's source are what it was made from.
+    A page is kept when its notebook, the records and the report's source are what it was made from. A notebook whose
+    runs are not there is left out, and what makes them is logged.
 
     Raises:
         InputError: no notebooks, no runs, or a notebook without a `parameters` cell.
@@ -43,19 +46,28 @@ def execute_notebooks(
     notebooks = sorted(notebook_dir.glob("*.ipynb"))
     if not notebooks:
         raise InputError(f"{notebook_dir}: no notebooks")
-    made_from = [records_fingerprint(read_records(results)), descriptions_fingerprint(results), source_fingerprint()]
+    records = read_records(results)
+    there = {(record.config.experiment, record.config.mode) for record in records}
+    made_from = [records_fingerprint(records), descriptions_fingerprint(results), source_fingerprint()]
     pages = []
     for notebook in notebooks:
         page = out_dir / f"{notebook.stem}.html"
         content = notebook.read_bytes()
+        needed = json.loads(content)["metadata"].get("repro", {}).get("needs", [])
+        missing = [one for one in needed if (one["experiment"], one["mode"]) not in there]
+        if missing:
+            makers = ", ".join(f"`repro run {one['experiment']} --mode {one['mode']}`" for one in missing)
+            log(f"{page}: not made, its runs are missing: {makers}")
+            continue
         mark = f"<!-- inputs: {fingerprint([*made_from, hashlib.sha256(content).hexdigest()])} -->\n"
-        pages.append(page)
         if _tail(page).endswith(mark):
             log(f"{page}: up to date, skipped")
+            pages.append(page)
             continue
         text = _execute(notebook, content.decode(), results.resolve())
         out_dir.mkdir(parents=True, exist_ok=True)
         write_atomically(page, text + mark)
+        pages.append(page)
         log(f"{page}: executed")
     return pages
 

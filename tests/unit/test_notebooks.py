@@ -54,6 +54,19 @@ def test_notebooks_run_headless_and_are_skipped_when_unchanged(tmp_path: Path) -
     assert len(lines) == 2 * len(ALL)
 
 
+def test_a_notebook_whose_runs_are_missing_is_left_out_and_says_what_makes_them(tmp_path: Path) -> None:
+    """So that a folder with one experiment in it has its report."""
+    write_run(tmp_path, config(experiment="fig08a"))
+    lines: list[str] = []
+    pages = execute_notebooks(NOTEBOOKS, tmp_path, tmp_path / "notebooks", lines.append)
+    assert "01_explore_runs" not in [page.stem for page in pages]
+    assert (
+        f"{tmp_path}/notebooks/01_explore_runs.html: not made, its runs are missing: `repro run ladder --mode measured`"
+        in lines[0]
+    )
+    assert "fig08a" not in lines[0]
+
+
 def _notebook(folder: Path, *cells: str, tagged: bool = True) -> Path:
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
