@@ -138,7 +138,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wandb", choices=["auto", "online", "offline", "disabled"], default="auto",
                         help="auto: online when logged in, else offline (default)")  # fmt: skip
     parser.add_argument("--port", type=int, help="rendezvous port of measured runs (default: a free one)")
-    parser.add_argument("--force", action="store_true", help="repeat runs that are done")
+    parser.add_argument("--force", action="store_true",
+                        help="repeat runs that are done; begin runs that were cut short anew")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print what would be run, and stop")
 
 

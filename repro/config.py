@@ -168,8 +168,22 @@ class PaceConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When a measured or emulated run is saved, to go on from there if it is cut short. A simulated run is not."""
+
+    every: int = 0
+    """Steps between checkpoints; 0: none."""
+    keep: int = 2
+    """How many of the newest stay."""
+
+    def __post_init__(self) -> None:
+        _require(self.every >= 0, "checkpoint.every", f"must be >= 0, got {self.every}")
+        _require(self.keep >= 1, "checkpoint.keep", f"must be >= 1, got {self.keep}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Everything that decides the numbers of one run."""
+    """Everything that decides the numbers of one run, and how often it is saved, which does not."""
 
     experiment: str
     """Stable experiment name; the W&B group."""
@@ -199,6 +213,7 @@ class RunConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     pace: PaceConfig | None = None
     """Of emulated runs, and of no others."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
         _require_choice(self.mode, Mode, "mode")
@@ -223,9 +238,13 @@ class RunConfig:
         """Plain nested dict, the form stored beside every result."""
         return dataclasses.asdict(self)
 
+    def deciding(self) -> dict[str, Any]:
+        """`to_dict` without `checkpoint`: a run that is saved more often, or not at all, trains the same."""
+        return {name: value for name, value in self.to_dict().items() if name != "checkpoint"}
+
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the canonical JSON form; equal configs have equal fingerprints."""
-        return fingerprint(self.to_dict())
+        """SHA-256 (hex) of what decides the numbers, as canonical JSON."""
+        return fingerprint(self.deciding())
 
 
 def fingerprint(value: Any) -> str:

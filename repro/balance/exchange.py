@@ -103,6 +103,7 @@ class BalancedExchange:
         balance: BalanceConfig | None = None,
         at_end: EndPolicy = "drop",
         shares: Shares | None = None,
+        first: int = 0,
     ) -> None:
         """
         Args:
@@ -110,6 +111,7 @@ class BalancedExchange:
             capacity: most requests a reader delivers at a time, equal on all ranks.
             balance: settings of the partition, equal on all ranks.
             shares: what each rank should get of the work; equal by default.
+            first: number of the first batch, for a run that goes on from a checkpoint.
         """
         if at_end not in get_args(EndPolicy):
             raise InputError(f"at_end: {at_end!r} is not one of {', '.join(get_args(EndPolicy))}")
@@ -123,7 +125,7 @@ class BalancedExchange:
         self._at_end = at_end
         self._shares: Shares = shares or EqualShares()
         self._reported = 0
-        self._sequence = 0
+        self._sequence = first
         self._block: RequestBlock | None = None
         self._lengths: PendingGather | None = None
         self._composite: PendingGather | None = None

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from repro.comm.transport import as_transport
 from repro.config import SparseOptimizer
 from repro.data.schema import Feature
 from repro.device.lane import Lane
-from repro.embedding.id_exchange import Collide, IdExchange, PreparedBatch, RowCounts, Side, blamed
+from repro.embedding.id_exchange import Collide, IdExchange, PreparedBatch, RowCounts, Side, blamed, nothing
 from repro.embedding.row_space import RowSpace
 from repro.embedding.row_update import row_update
 from repro.embedding.tables import feature_keys, fill_rows
@@ -40,6 +41,9 @@ from repro.timeline.recorder import Recorder
 
 LOOKAHEAD = 2
 """Batches that must have been announced, the one in training included (fewer at the end)."""
+
+COUNTS, READ_AHEAD = "counts_of_next", "read_ahead"
+"""Names in the state of what is not this rank's rows."""
 
 
 class Values:
@@ -96,6 +100,8 @@ class PrioritizedEmbeddings(nn.Module):
         self._ended = False
         self._early: Future[torch.Tensor] | None = None
         self._late: tuple[CollectiveInFlight, torch.Tensor] | None = None
+        self._stale = collide is nothing
+        self._counts_of_first: RowCounts | None = None
         self._anchor = torch.zeros(1, device=device, requires_grad=True)
         """Gives the autograd function an input that asks for gradients."""
         self.counts: list[RowCounts] = []
@@ -124,7 +130,8 @@ class PrioritizedEmbeddings(nn.Module):
         self._start_early(after)
         row_UK = _TrainedRows.apply(self._anchor, row_UK, lambda gradient: self._backward(batch, after, gradient))
         embedding_NK = row_UK.index_select(0, batch.place_N.to(row_UK.device))
-        self.counts.append(batch.row_counts())
+        self.counts.append(self._counts_of_first or batch.row_counts())
+        self._counts_of_first = None
         sizes = [features[key].values().shape[0] for keys in self._keys_of_table for key in keys]
         keys = [key for keys in self._keys_of_table for key in keys]
         if sum(sizes) != embedding_NK.shape[0]:
@@ -132,8 +139,30 @@ class PrioritizedEmbeddings(nn.Module):
         return {key: Values(part) for key, part in zip(keys, embedding_NK.split(sizes), strict=True)}
 
     def drain(self) -> None:
-        """Apply every gradient still on its way. Tables are those of synchronous training afterwards."""
+        """Apply every gradient still on its way. Tables are those of synchronous training afterwards, and the lanes
+        have nothing to do until the next step. That changes no number: rows are read after all their updates anyway."""
+        self._id_lane.drain()
         self._background.drain()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """All that a run needs to go on after `drain`, by name: this rank's rows, what their optimizer remembers, the
+        counts of the next batch (they compare it with the one before), and where rows are read stale, those of the next
+        batch. Rows and optimizer state share memory with this module; `resume` takes the others.
+        """
+        state = {"weights": self.weights, **self._update.state()}
+        if self._announced:
+            state[COUNTS] = torch.tensor(astuple(self._announced[0].result().row_counts()))
+            if self._stale and self._early is not None:
+                state[READ_AHEAD] = self._early.result()
+        return state
+
+    def resume(self, state: dict[str, torch.Tensor]) -> None:
+        """Before the first batch is announced: what `state` said beside rows and optimizer state."""
+        if COUNTS in state:
+            self._counts_of_first = RowCounts(*state[COUNTS].tolist())
+        if READ_AHEAD in state:
+            self._early = Future()
+            self._early.set_result(state[READ_AHEAD].to(self.weights.device))
 
     def close(self) -> None:
         """End the lanes."""

@@ -30,6 +30,9 @@ class RowUpdate(Protocol):
             learning_rate: that of the step the gradients belong to.
         """
 
+    def state(self) -> dict[str, torch.Tensor]:
+        """What it remembers of each local row, by name; the tensors themselves."""
+
 
 class Sgd:
     """weight -= learning rate x gradient."""
@@ -40,6 +43,10 @@ class Sgd:
     def __call__(self, rows_D: torch.Tensor, gradient_DK: torch.Tensor, learning_rate: float) -> None:
         """See `RowUpdate`."""
         self.weights[rows_D] = self.weights[rows_D] - learning_rate * gradient_DK
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Nothing."""
+        return {}
 
 
 class RowwiseAdagrad:
@@ -56,6 +63,10 @@ class RowwiseAdagrad:
         self.squares[rows_D] = squares_D
         scale_D = learning_rate / (squares_D.sqrt() + EPSILON)
         self.weights[rows_D] = self.weights[rows_D] - scale_D[:, None] * gradient_DK
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """`squares`."""
+        return {"squares": self.squares}
 
 
 def row_update(optimizer: SparseOptimizer, weights: torch.Tensor) -> RowUpdate:

@@ -130,6 +130,17 @@ def initialise_rows(collection: ShardedEmbeddingCollection, seed: int) -> None:
         fill_rows(rows, seed, table, first_row)
 
 
+def row_state(collection: ShardedEmbeddingCollection) -> dict[str, torch.Tensor]:
+    """What this rank keeps of its rows: weights, and what the fused optimizer remembers of them. By name, sharing
+    memory with the kernel."""
+    state = {f"{table}.weight": rows for table, _, rows in local_rows(collection)}
+    for of_table in collection.fused_optimizer.state_dict()["state"].values():
+        for name, sharded in of_table.items():
+            for piece in sharded.local_shards():
+                state[name] = piece.tensor
+    return state
+
+
 def local_rows(collection: ShardedEmbeddingCollection) -> list[tuple[str, int, torch.Tensor]]:
     """(table, its first local row, local rows (N, D) sharing memory with the kernel), tables in order."""
     found = []

@@ -23,11 +23,16 @@ from typing import TextIO
 import torch
 
 from repro.config import RunConfig
+from repro.data.schema import read_manifest
 from repro.errors import InputError, RunError
 from repro.execution import emulated
+from repro.execution.assignment import Assignment
 from repro.execution.base import RunResult
-from repro.execution.measured import ERROR_OF_RANK, gather
+from repro.execution.measured import ERROR_OF_RANK
+from repro.execution.parts import gather
 from repro.launch.network import INTERFACE, Network, address, joined
+from repro.launch.provenance import code_fingerprint, versions
+from repro.pipeline.checkpoint_folder import belonging, check, newest
 
 LOOPBACK = "127.0.0.1"
 JOB = "job.json"
@@ -57,7 +62,7 @@ def run_on_ranks(
         on_step: called after each step of each run.
 
     Raises:
-        InputError: the port is taken, or a rank refused its input.
+        InputError: the port is taken, a checkpoint to go on from does not fit, or a rank refused its input.
         RunError: a rank failed; names the rank, its reason and the log.
     """
     logs = outs[0] / "logs"
@@ -82,17 +87,24 @@ def run_on_ranks(
 
 
 def write_job(configs: Sequence[RunConfig], dataset: Path, outs: Sequence[Path], run_ids: Sequence[str]) -> Path:
-    """Make `logs/` in the first of `outs`, and in it the file that tells ranks what to do; returns the file's path."""
+    """Make `logs/` in the first of `outs`, and in it the file that tells ranks what to do; returns the file's path.
+    A run goes on from the newest checkpoint in its folder.
+
+    Raises:
+        InputError: a checkpoint is damaged, or belongs to another run.
+    """
+    data_set = read_manifest(dataset).fingerprint
+    runs = []
+    for config, out, run_id in zip(configs, outs, run_ids, strict=True):
+        belongs_to = belonging(config, data_set, versions(config.mode), code_fingerprint(config.mode))
+        checkpoint = newest(out)
+        if checkpoint is not None:
+            check(checkpoint, belongs_to)
+        runs.append(Assignment(config=config, out=out, run_id=run_id, belongs_to=belongs_to, checkpoint=checkpoint))
     logs = outs[0] / "logs"
     logs.mkdir()
     job = logs / JOB
-    content = {
-        "configs": [config.to_dict() for config in configs],
-        "dataset": str(dataset),
-        "outs": [str(out) for out in outs],
-        "run_ids": list(run_ids),
-        "logs": str(logs),
-    }
+    content = {"runs": [run.to_dict() for run in runs], "dataset": str(dataset), "logs": str(logs)}
     job.write_text(json.dumps(content), encoding="utf-8")
     return job
 

@@ -20,8 +20,11 @@ _ON_RANKS = (
     "data",
     "device",
     "embedding",
+    "execution/assignment.py",
     "execution/base.py",
     "execution/measured.py",
+    "execution/parts.py",
+    "execution/under_way.py",
     "launch/network.py",
     "launch/relay.py",
     "model",
@@ -70,8 +73,8 @@ def run_fingerprint(config: RunConfig, dataset_fingerprint: str, beside: Sequenc
     """
     return fingerprint(
         {
-            "config": config.to_dict(),
-            "beside": [other.to_dict() for other in beside],
+            "config": config.deciding(),
+            "beside": [other.deciding() for other in beside],
             "dataset": dataset_fingerprint,
             "code": code_fingerprint(config.mode),
             "versions": versions(config.mode),

@@ -1,7 +1,8 @@
 """Runs experiments: skips what is done, runs what is not, leaves each run complete or absent.
 
 A run works in `results/runs/<experiment>/.<run id>.partial` and is renamed into place when its record is written, so an
-interruption at any moment leaves only complete runs, and the next invocation goes on from there.
+interruption at any moment leaves only complete runs, and the next invocation goes on from there: with the run that was
+interrupted from its newest checkpoint if it has one, else from its start.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from repro.config import RunConfig
 from repro.data.dataset import PreparedDataset
 from repro.errors import InputError
 from repro.execution.base import RunResult, summarize
+from repro.execution.parts import drop_parts_after
 from repro.execution.simulated.executor import simulate
 from repro.launch.local import run_on_ranks
 from repro.launch.provenance import git_state, run_fingerprint, versions
+from repro.pipeline.checkpoint_folder import CHECKPOINTS, newest, step_of
 from repro.report.figures import run_images
 from repro.tracking.jsonl import write_steps
 from repro.tracking.record import RECORD, SPANS, Provenance, RunRecord, read_record, write_record
@@ -44,7 +47,7 @@ class Workspace:
     wandb: WandbMode
     port: int | None = None
     force: bool = False
-    """Repeat runs that are done."""
+    """Repeat runs that are done, and begin those that were cut short anew."""
     start: Callable[..., list[RunResult]] = run_on_ranks
     """What starts the ranks of measured runs and returns what they recorded: like `run_on_ranks`."""
     log: Callable[[str], None] = print
@@ -125,12 +128,13 @@ def _run_job(
     if done is not None and not workspace.force:
         workspace.log(f"{counter} {title}: done already, skipped")
         return done
-    workspace.log(f"{counter} {title}")
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     with ExitStack() as stack:
-        partials = [stack.enter_context(_partial(folder)) for folder in folders]
-        steps = sum(config.steps for config in job)
-        with tqdm(total=steps, unit="step", leave=False, desc=job[0].experiment, disable=None) as bar:
+        partials = [stack.enter_context(_partial(folder, anew=workspace.force)) for folder in folders]
+        begin_at = [step_of(found) if (found := newest(partial)) else 0 for partial in partials]
+        workspace.log(f"{counter} {title}{_gone_on(begin_at)}")
+        steps, before = sum(config.steps for config in job), sum(begin_at)
+        with tqdm(total=steps, initial=before, unit="step", leave=False, desc=job[0].experiment, disable=None) as bar:
             results = _execute(job, dataset, partials, names, workspace, bar)
         records = []
         for config, name, fingerprint, result, partial in zip(job, names, fingerprints, results, partials, strict=True):
@@ -167,6 +171,12 @@ def _finished(folders: list[Path], fingerprints: list[str]) -> list[RunRecord] |
     records = [read_record(folder) for folder in folders]
     current = all(r.provenance.fingerprint == f for r, f in zip(records, fingerprints, strict=True))
     return records if current else None
+
+
+def _gone_on(begin_at: list[int]) -> str:
+    if not any(begin_at):
+        return ""
+    return f": was cut short, goes on from the checkpoint after step {', '.join(map(str, begin_at))} (--force: anew)"
 
 
 def _beside(config: RunConfig, job: tuple[RunConfig, ...]) -> tuple[str, ...]:
@@ -211,11 +221,28 @@ def partial_of(folder: Path) -> Path:
 
 
 @contextmanager
-def _partial(folder: Path) -> Iterator[Path]:
-    """A fresh folder that becomes `folder` if the block succeeds. A failed run's folder stays for its logs."""
+def _partial(folder: Path, *, anew: bool) -> Iterator[Path]:
+    """A folder that becomes `folder` if the block succeeds: fresh, or that of an attempt that left a checkpoint. A
+    failed run's folder stays for its logs and checkpoints; a run that is done needs its checkpoints no more."""
     partial = partial_of(folder)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    checkpoint = None if anew else newest(partial)
+    if checkpoint is None:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    else:
+        _clear_for_another_attempt(partial, step_of(checkpoint))
     yield partial
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+
+
+def _clear_for_another_attempt(partial: Path, step: int) -> None:
+    """Leave checkpoints, what was recorded up to the newest, and logs, those of the last attempt under another name."""
+    drop_parts_after(partial, step)
+    for path in partial.iterdir():
+        if path.is_file():
+            path.unlink()
+    if (partial / "logs").exists():
+        attempts = len(list(partial.glob("logs-of-attempt-*")))
+        (partial / "logs").rename(partial / f"logs-of-attempt-{attempts + 1}")

@@ -18,7 +18,7 @@ from pathlib import Path
 from repro.config import RunConfig
 from repro.errors import InputError, RunError
 from repro.execution.base import RunResult
-from repro.execution.measured import gather
+from repro.execution.parts import gather
 from repro.launch.local import JOB, reason_of_ranks, write_job
 from repro.launch.runs import jobs, partial_of, run_id
 from repro.launch.sbatch import EXIT_CODE, JOB_LOG, RANK_LOG, REFUSED, SCRIPT, SlurmSettings, nodes_of, render
@@ -165,7 +165,8 @@ def _check(job: str, state: str, logs: Path, ranks: int) -> None:
         raise RunError(f"Slurm job {job} ran into its time limit; ask for more with --slurm time=... (log: {logs})")
     if state in _DIED:
         raise RunError(
-            f"Slurm job {job} ended as {state}; nothing is recorded, the same command starts anew (log: {logs})"
+            f"Slurm job {job} ended as {state}; the same command goes on from its newest checkpoint, "
+            f"or starts anew (log: {logs})"
         )
     if code == 0:
         return

@@ -25,7 +25,7 @@ from repro.data.dataset import PreparedDataset
 from repro.device import Device
 from repro.embedding.id_exchange import RowCounts, colliding, nothing
 from repro.embedding.prioritized import PrioritizedEmbeddings
-from repro.embedding.tables import embedding_collection, local_rows, shard, sharded_collections
+from repro.embedding.tables import embedding_collection, local_rows, row_state, shard, sharded_collections
 from repro.errors import RunError
 from repro.model.ranker import Ranker
 from repro.pipeline.instrument import data_parallel, instrument
@@ -45,6 +45,8 @@ class Built:
 
     model: nn.Module
     pipeline: Pipeline
+    optimizer: torch.optim.Optimizer
+    """Of the dense part."""
     announce: Callable[[KeyedJaggedTensor | None], None] | None
     """To be told of each batch's features one step before it is trained, in order, and of None after the last; None
     where nothing needs to know."""
@@ -53,14 +55,35 @@ class Built:
 
     def row_counts(self) -> list[RowCounts]:
         """Of each step so far; empty where TorchRec moves the rows, which does not count them."""
+        return self._prioritized.counts if self._prioritized else []
+
+    def drain(self) -> None:
+        """Between steps: apply what is still on its way to the rows. TorchRec's pipelines are ahead with batches and
+        ids only, which no row waits for."""
+        if self._prioritized:
+            self._prioritized.drain()
+
+    def row_state(self) -> dict[str, torch.Tensor]:
+        """What this rank needs of the sharded tables to go on after `drain`, by name."""
+        if self._prioritized:
+            return self._prioritized.state()
+        collections = sharded_collections(self.model)
+        return {name: value for collection in collections for name, value in row_state(collection).items()}
+
+    def resume_rows(self, state: dict[str, torch.Tensor]) -> None:
+        """Take what `row_state` gave, once its tensors that share memory with the tables have been filled."""
+        if self._prioritized:
+            self._prioritized.resume(state)
+
+    @property
+    def _prioritized(self) -> PrioritizedEmbeddings | None:
         embeddings = data_parallel(self.model).module.embeddings
-        return embeddings.counts if isinstance(embeddings, PrioritizedEmbeddings) else []
+        return embeddings if isinstance(embeddings, PrioritizedEmbeddings) else None
 
     def local_rows(self) -> list[tuple[str, int, torch.Tensor]]:
         """(table, its first local row, local rows (n, D)) of this rank."""
-        embeddings = data_parallel(self.model).module.embeddings
-        if isinstance(embeddings, PrioritizedEmbeddings):
-            return embeddings.local_rows()
+        if self._prioritized:
+            return self._prioritized.local_rows()
         return [row for collection in sharded_collections(self.model) for row in local_rows(collection)]
 
 
@@ -100,7 +123,7 @@ def _torchrec(config: RunConfig, dataset: PreparedDataset, device: Device, group
     pipeline: Pipeline = TrainPipelineBase(model, optimizer, device.torch_device)
     if config.arm.exchange == "sdd":
         pipeline = PipelinedSparseDist(model, optimizer, device.torch_device, execute_all_batches=True)
-    return Built(model, pipeline, announce=None, finish=lambda: None)
+    return Built(model, pipeline, optimizer, announce=None, finish=lambda: None)
 
 
 def _prioritized(
@@ -134,7 +157,7 @@ def _prioritized(
         embeddings.close()
 
     pipeline: Pipeline = TrainPipelineBase(model, optimizer, device.torch_device)
-    return Built(model, pipeline, announce=embeddings.announce, finish=finish)
+    return Built(model, pipeline, optimizer, announce=embeddings.announce, finish=finish)
 
 
 def _ranker(embeddings: nn.Module, config: RunConfig, dataset: PreparedDataset, groups: Groups) -> Ranker:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from repro.balance.autotune import TuneState
 from repro.balance.exchange import BalancedExchange, Exchange, Unbalanced
-from repro.balance.tuning import EqualShares, TunedShares
+from repro.balance.tuning import EqualShares, Shares, TunedShares
 from repro.comm.groups import Groups
 from repro.comm.traced import traced_collectives
 from repro.comm.transport.choose import carried_by, let_go
@@ -48,6 +49,19 @@ class RankStep:
 
 
 @dataclass(frozen=True)
+class Position:
+    """Where a run begins or goes on."""
+
+    step: int = 0
+    """The next to be trained."""
+    tuned: TuneState | None = None
+    """What AutoTune had learned; None: nothing."""
+
+
+START = Position()
+
+
+@dataclass(frozen=True)
 class Trained:
     """The outcome on one rank: the model as trained, and its steps."""
 
@@ -67,26 +81,40 @@ class Training:
         recorder: Recorder,
         learning_rate: Callable[[], float] | None = None,
         pace: Pace | None = None,
+        position: Position = START,
     ) -> None:
-        """See `repro.pipeline.build.build` for arguments and errors. `pace`: how long dense compute is made to last."""
+        """See `repro.pipeline.build.build` for arguments and errors.
+
+        Args:
+            pace: how long dense compute is made to last.
+            position: where to begin; the state that belongs to it is restored afterwards, before the first step.
+        """
+        self.config = config
         self.recorder = recorder
         self._groups = groups = carried_by(config.arm.transport, groups, device.torch_device)
         self.built = build(config, dataset, device, groups, recorder, learning_rate)
-        exchange = _exchange(config, groups, recorder)
+        self._shares = TunedShares(groups.world, state=position.tuned) if config.arm.balance.autotune else EqualShares()
+        exchange = _exchange(config, groups, recorder, self._shares, position.step)
         self.paced = PacedCompute(self.built.model, pace, device) if pace is not None else None
         advance_behind_compute(self.built.model, exchange)
         self._in_flight: deque[JaggedBatch] = deque()
-        blocks = prefetch(_blocks(config, dataset, groups))
+        blocks = prefetch(_blocks(config, dataset, groups, position.step))
         batches = _batches(blocks, exchange, device, recorder, self._in_flight)
         announce = self.built.announce
         self._source = batches if announce is None else _announced(batches, announce)
+        self._first = self._taken = self._done = position.step
         self._losses: list[torch.Tensor] = []
         self._trained: list[JaggedBatch] = []
 
     @property
     def steps_done(self) -> int:
-        """Optimizer steps so far."""
-        return len(self._losses)
+        """Optimizer steps so far, those before the run was cut short included: the position of schedules."""
+        return self._done
+
+    @property
+    def tuned(self) -> TuneState | None:
+        """What AutoTune has learned; None where it does not run."""
+        return self._shares.state if isinstance(self._shares, TunedShares) else None
 
     def run(self, steps: int, on_step: Callable[[], None] = lambda: None) -> None:
         """Train the next `steps` global batches.
@@ -100,17 +128,23 @@ class Training:
                 loss_sum, _logit_C = self.built.pipeline.progress(self._source)
                 self._losses.append(loss_sum)
                 self._trained.append(self._in_flight.popleft())
+                self._done += 1
                 on_step()
 
+    def take_steps(self) -> list[RankStep]:
+        """What this rank knows of the steps since the last call."""
+        steps = range(self._taken, self._done)
+        counts: list[RowCounts | None] = [*self.built.row_counts()[self._taken - self._first :]] or [None] * len(steps)
+        done = zip(steps, self._trained, self._losses, counts, strict=True)
+        found = [_rank_step(step, batch, float(loss), rows) for step, batch, loss, rows in done]
+        self._taken, self._trained, self._losses = self._done, [], []
+        return found
+
     def outcome(self) -> Trained:
-        """The model and what this rank knows of each step; ends the run."""
+        """The model and what this rank knows of the steps not taken yet; ends the run."""
         self.built.finish()
         let_go(self._groups)
-        counts: list[RowCounts | None] = [*self.built.row_counts()] or [None] * self.steps_done
-        done = zip(self._trained, self._losses, counts, strict=True)
-        return Trained(
-            self.built, [_rank_step(i, batch, float(loss), rows) for i, (batch, loss, rows) in enumerate(done)]
-        )
+        return Trained(self.built, self.take_steps())
 
 
 def train(config: RunConfig, dataset: PreparedDataset, device: Device, groups: Groups, recorder: Recorder) -> Trained:
@@ -120,7 +154,7 @@ def train(config: RunConfig, dataset: PreparedDataset, device: Device, groups: G
     return training.outcome()
 
 
-def _exchange(config: RunConfig, groups: Groups, recorder: Recorder) -> Exchange:
+def _exchange(config: RunConfig, groups: Groups, recorder: Recorder, shares: Shares, first: int) -> Exchange:
     if config.arm.partition == "identity" or groups.world == 1:
         return Unbalanced()
     return BalancedExchange(
@@ -129,13 +163,16 @@ def _exchange(config: RunConfig, groups: Groups, recorder: Recorder) -> Exchange
         recorder,
         capacity=config.batch,
         balance=config.arm.balance,
-        shares=TunedShares(groups.world) if config.arm.balance.autotune else EqualShares(),
+        shares=shares,
+        first=first,
     )
 
 
-def _blocks(config: RunConfig, dataset: PreparedDataset, groups: Groups) -> Iterator[tuple[RequestBlock, int]]:
+def _blocks(
+    config: RunConfig, dataset: PreparedDataset, groups: Groups, first: int
+) -> Iterator[tuple[RequestBlock, int]]:
     """What this rank's reader delivers, in order, each with the number of labels in its global batch."""
-    for t in range(config.steps):
+    for t in range(first, config.steps):
         rows = dataset.global_rows(t, config.global_batch)
         labels = int(dataset.candidate_counts(rows).sum())
         yield dataset.read(rows[groups.rank :: groups.world], config.max_uih), labels

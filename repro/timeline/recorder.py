@@ -76,6 +76,7 @@ class Recorder:
         self._collectives: list[OpenCollective] = []
         self._issued: Counter[tuple[int, Op]] = Counter()
         self._pauses: list[tuple[int, int]] = []
+        self._began_ns = 0
 
     @property
     def running(self) -> Op | None:
@@ -168,14 +169,30 @@ class Recorder:
         """
         self._pauses.append((begin_ns, end_ns))
 
+    def go_on(self, host_ns: int, run_ns: int) -> None:
+        """The run was cut short at `run_ns` of its clock, in other processes, maybe before this machine last started,
+        and goes on at `host_ns` of this host's clock. To be called before anything is recorded, the same on all ranks.
+        """
+        self._began_ns = host_ns - run_ns
+
+    def on_run_clock(self, host_ns: int) -> int:
+        """A time of the host's clock, on the run's: pauses and the time before it went on are left out."""
+        return host_ns - self._began_ns - sum(max(0, min(host_ns, end) - begin) for begin, end in self._pauses)
+
+    def take(self) -> list[Span]:
+        """As `spans`, and forgets them. What is still under way comes with a later call. No lane may be at work."""
+        taken = self.spans()
+        self._closed = []
+        self._collectives = [opened for opened in self._collectives if opened.completed is None]
+        return taken
+
     def spans(self) -> list[Span]:
         """All spans so far, on the run's clock. Ends the running op and synchronizes the device."""
         self.switch(None)
         self._clock.synchronize()
 
         def resolve(mark: Any) -> int:
-            at = self._clock.resolve_ns(mark)
-            return at - sum(max(0, min(at, end) - begin) for begin, end in self._pauses)
+            return self.on_run_clock(self._clock.resolve_ns(mark))
 
         spans = []
         for closed in self._closed:

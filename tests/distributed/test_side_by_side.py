@@ -14,6 +14,7 @@ import pytest
 from repro.comm.groups import Groups
 from repro.device import Device
 from repro.execution.measured import BLOCK_STEPS, train_side_by_side
+from repro.execution.under_way import RunUnderWay
 from repro.pipeline.train_step import Training, train
 from repro.timeline.ledger import build_ledger
 from repro.timeline.recorder import Recorder
@@ -34,7 +35,7 @@ def _both(groups: Groups, device: Device) -> list[tuple[list[Any], list[Span]]]:
         Training(replace(SIDE, arm=arm), data, device, groups, Recorder(device, rank=groups.rank, transport="gloo"))
         for arm in (CONFIG.arm, BALANCE)
     ]
-    train_side_by_side(trainings, STEPS, device, groups, lambda: None)
+    train_side_by_side([RunUnderWay(one, device, groups) for one in trainings], STEPS, lambda: None)
     return [(training.outcome().steps, training.recorder.spans()) for training in trainings]
 
 
