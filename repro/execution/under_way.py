@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from repro.comm.groups import Groups
 from repro.comm.transport import as_transport
+from repro.data.batch import collate
 from repro.data.dataset import PreparedDataset
 from repro.device import Device
 from repro.execution.assignment import Assignment
@@ -25,7 +26,8 @@ from repro.execution.parts import RankPart, folder_of_part, write_part
 from repro.pipeline.checkpoint import position, restore, save
 from repro.pipeline.checkpoint_folder import read_meta
 from repro.pipeline.pace import Lateness, Pace
-from repro.pipeline.train_step import START, Training
+from repro.pipeline.rehearsal import rehearse
+from repro.pipeline.train_step import START, Training, blocks_of_rank
 from repro.timeline.recorder import Recorder
 
 
@@ -51,6 +53,12 @@ class RunUnderWay:
         recorder = Recorder(device, rank=groups.rank, transport=device.backend)
         begin_at = position(read_meta(run.checkpoint)) if run.checkpoint else START
         training = Training(run.config, dataset, device, groups, recorder, pace=pace, position=begin_at)
+        if run.checkpoint:
+            block, labels = next(blocks_of_rank(run.config, dataset, groups))
+            batch = collate(block, labels).to(device.torch_device)
+            rehearse(training.built.model, batch, run.config.model.dim)
+            if training.paced:
+                training.paced.lateness = Lateness()
         return cls(training, device, groups, run)
 
     def restore(self) -> None:

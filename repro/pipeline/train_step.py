@@ -98,7 +98,7 @@ class Training:
         self.paced = PacedCompute(self.built.model, pace, device) if pace is not None else None
         advance_behind_compute(self.built.model, exchange)
         self._in_flight: deque[JaggedBatch] = deque()
-        blocks = prefetch(_blocks(config, dataset, groups, position.step))
+        blocks = prefetch(blocks_of_rank(config, dataset, groups, position.step))
         batches = _batches(blocks, exchange, device, recorder, self._in_flight)
         announce = self.built.announce
         self._source = batches if announce is None else _announced(batches, announce)
@@ -168,8 +168,8 @@ def _exchange(config: RunConfig, groups: Groups, recorder: Recorder, shares: Sha
     )
 
 
-def _blocks(
-    config: RunConfig, dataset: PreparedDataset, groups: Groups, first: int
+def blocks_of_rank(
+    config: RunConfig, dataset: PreparedDataset, groups: Groups, first: int = 0
 ) -> Iterator[tuple[RequestBlock, int]]:
     """What this rank's reader delivers, in order, each with the number of labels in its global batch."""
     for t in range(first, config.steps):

@@ -171,8 +171,10 @@ class Recorder:
 
     def go_on(self, host_ns: int, run_ns: int) -> None:
         """The run was cut short at `run_ns` of its clock, in other processes, maybe before this machine last started,
-        and goes on at `host_ns` of this host's clock. To be called before anything is recorded, the same on all ranks.
+        and goes on at `host_ns` of this host's clock, the same on all ranks. What was recorded till then is forgotten.
         """
+        self.switch(None)
+        self._closed, self._collectives = [], []
         self._began_ns = host_ns - run_ns
 
     def on_run_clock(self, host_ns: int) -> int:

@@ -1,6 +1,6 @@
-"""Without this, a run that is cut short and goes on could train something else than one that was not, without a word: a
-gradient lost on its way, an optimizer that starts anew, a batch trained twice. Or a crash at the wrong moment could leave
-a checkpoint that cannot be read, or one of another run be taken for it.
+"""Without this, a run that is cut short and goes on could train something else than one that was not, without a word:
+a gradient lost on its way, an optimizer that starts anew, a batch trained twice. Or a crash at the wrong moment could
+leave a checkpoint that cannot be read, or one of another run be taken for it.
 
 Ranks are really killed. Not covered: GPUs, and a power cut (files are synced, but nothing here cuts the power).
 """
