@@ -22,7 +22,8 @@ torch.distributed.checkpoint keeps, a pickle, by an unpickler that knows only th
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,11 @@ def restore(training: Training, checkpoint: Path, group: dist.ProcessGroup) -> N
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     with blame(f"loading {checkpoint}", group):
-        check_contents(checkpoint, sorted(read_meta(checkpoint).files)[rank::world])
-        reader = _Reader(checkpoint)
-        state = _to_fill(training, rank, reader, checkpoint)
+        reader = IndexReader(checkpoint)
+        state: dict[str, torch.Tensor] = {}
+        with _all_or_none(group):
+            check_contents(checkpoint, sorted(read_meta(checkpoint).files)[rank::world])
+            state = _to_fill(training, rank, reader, checkpoint)
         try:
             dcp.load(state, storage_reader=reader, process_group=group)
         except CheckpointException as error:
@@ -134,11 +137,30 @@ def restore(training: Training, checkpoint: Path, group: dist.ProcessGroup) -> N
         torch.cuda.set_rng_state(state[f"rank{rank}/random/cuda"])
 
 
+@contextmanager
+def _all_or_none(group: dist.ProcessGroup) -> Iterator[None]:
+    """What one rank refuses inside, all refuse, with its reason: none is left in a collective.
+
+    Raises:
+        InputError: a rank refused.
+    """
+    refused = None
+    try:
+        yield
+    except InputError as error:
+        refused = str(error)
+    reasons: list[str | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(reasons, refused, group=group)
+    for reason in reasons:
+        if reason is not None:
+            raise InputError(reason)
+
+
 def _within(state: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     return {name.removeprefix(f"{prefix}/"): value for name, value in state.items() if name.startswith(f"{prefix}/")}
 
 
-def _to_fill(training: Training, rank: int, reader: _Reader, checkpoint: Path) -> dict[str, torch.Tensor]:
+def _to_fill(training: Training, rank: int, reader: IndexReader, checkpoint: Path) -> dict[str, torch.Tensor]:
     """The training's own tensors, to be filled in place, and new ones for what it does not have before its first step.
 
     Raises:
@@ -197,7 +219,7 @@ def _reason(error: CheckpointException) -> str:
     return f"rank {rank}: {str(first).splitlines()[0] if str(first) else type(first).__name__}"
 
 
-class _Reader(dcp.FileSystemReader):
+class IndexReader(dcp.FileSystemReader):
     """Reads the index of a checkpoint without running what is pickled in it."""
 
     def read_metadata(self, *arguments: Any, **named: Any) -> Metadata:

@@ -35,12 +35,12 @@ _CHUNK = 1 << 20
 class Belonging:
     """What must be the same for a run to go on from a checkpoint."""
 
-    config: dict[str, Any]
-    """`RunConfig.deciding`."""
-    config_hash: str
     world_size: int
     data_set: str
     """Fingerprint of the prepared data set."""
+    config: dict[str, Any]
+    """`RunConfig.deciding`."""
+    config_hash: str
     versions: dict[str, str]
     """Of the packages that decide numbers."""
     code: str
@@ -50,10 +50,10 @@ class Belonging:
 def belonging(config: RunConfig, data_set: str, versions: dict[str, str], code: str) -> Belonging:
     """That of a run of `config`."""
     return Belonging(
-        config=config.deciding(),
-        config_hash=config.fingerprint(),
         world_size=config.gpus,
         data_set=data_set,
+        config=config.deciding(),
+        config_hash=config.fingerprint(),
         versions=versions,
         code=code,
     )
@@ -188,9 +188,9 @@ def finish(partial: Path, meta: CheckpointMeta, keep: int) -> Path:
 
 
 def _differences(theirs: Any, ours: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(field, there, here) of each that differs; `config_hash` follows from the config, so it comes last."""
+    """(field, there, here) of each that differs, in the order of `Belonging`."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
-        for name in sorted({*theirs, *ours}, key=lambda name: (name == "config_hash", name)):
+        for name in [*ours, *(name for name in theirs if name not in ours)]:
             yield from _differences(theirs.get(name), ours.get(name), f"{path}.{name}" if path else name)
     elif theirs != ours:
         yield path, theirs, ours
