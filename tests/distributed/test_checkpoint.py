@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from experiments.presets import BALANCE_PRIORITY
 from repro.comm.groups import Groups
 from repro.config import Arm, BalanceConfig, CheckpointConfig, ModelConfig, RunConfig
 from repro.device import Device
+from repro.embedding.prioritized import PrioritizedEmbeddings
 from repro.errors import InputError, RunError
 from repro.execution.assignment import Assignment
 from repro.execution.base import RunResult
@@ -34,6 +36,7 @@ from repro.execution.measured import BLOCK_STEPS, train_runs, unpaced
 from repro.execution.parts import gather
 from repro.pipeline.checkpoint import IndexReader, position, restore, save, state_of
 from repro.pipeline.checkpoint_folder import belonging, newest, read_meta
+from repro.pipeline.instrument import data_parallel
 from repro.pipeline.train_step import START, Position, Training
 from repro.timeline.ledger import build_ledger
 from repro.timeline.recorder import Recorder
@@ -222,7 +225,8 @@ def test_with_three_ranks_the_order_of_sums_is_the_same_too(tmp_path: Path) -> N
 
 
 def _halves(groups: Groups, device: Device, folder: Path) -> dict[str, Any]:
-    """Rows after 8 steps under a schedule, in one go and in two; what AutoTune knew at the cut, and later."""
+    """Rows after 8 steps under a schedule, in one go and in two, with gradients on their way at the cut; what AutoTune
+    knew at the cut, and later."""
     dataset: Any = InMemoryRequests(STEPS * BATCH * groups.world)
     on_hosts: Any = groups.balance
 
@@ -236,6 +240,7 @@ def _halves(groups: Groups, device: Device, folder: Path) -> dict[str, Any]:
 
     def cut(arm: Arm) -> tuple[Training, Training]:
         first = training(arm)
+        _delay_exclusive_gradients(first)
         first.run(6)
         what = belonging(first.config, "data", {}, "code")
         checkpoint = save(first, folder / arm.name, what, run_ns=0, keep=1, group=on_hosts)
@@ -257,6 +262,19 @@ def _halves(groups: Groups, device: Device, folder: Path) -> dict[str, Any]:
     after.run(6)
     halves["tuned"].append(after.tuned)
     return halves
+
+
+def _delay_exclusive_gradients(training: Training) -> None:
+    """So that those of the last step are on their way when it is saved."""
+    embeddings = data_parallel(training.built.model).module.embeddings
+    if isinstance(embeddings, PrioritizedEmbeddings):
+        apply: Any = embeddings._apply_exclusive
+
+        def late(*arguments: Any) -> None:
+            time.sleep(0.3)
+            apply(*arguments)
+
+        embeddings._apply_exclusive = late  # type: ignore[method-assign]
 
 
 def test_schedules_and_autotune_go_on_where_they_were(tmp_path: Path) -> None:
