@@ -97,9 +97,10 @@ def _cut_short(parts: list[RankPart]) -> tuple[str, ...]:
     """What a reader must know of a run's checkpoints and attempts."""
     notes = []
     saved = [part.checkpoint_seconds for part in parts if part.checkpoint_seconds]
-    if saved:
-        notes.append(f"{len(saved)} checkpoints, {sum(saved):.2f} s in all, are left out of the steps' times")
     begun = sorted({part.attempt_from for part in parts} - {0})
+    if saved:
+        beside = ", beside those that an attempt began at" if begun else ""
+        notes.append(f"{len(saved)} checkpoints, {sum(saved):.2f} s in all{beside}, are left out of the steps' times")
     if begun:
         others = "" if len({str(part.hardware) for part in parts}) == 1 else ", partly on other hardware"
         notes.append(

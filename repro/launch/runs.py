@@ -25,7 +25,7 @@ from repro.config import RunConfig
 from repro.data.dataset import PreparedDataset
 from repro.errors import InputError
 from repro.execution.base import RunResult, summarize
-from repro.execution.parts import drop_parts_after
+from repro.execution.parts import RECORDED, drop_parts_after
 from repro.execution.simulated.executor import simulate
 from repro.launch.local import run_on_ranks
 from repro.launch.provenance import git_state, run_fingerprint, versions
@@ -223,7 +223,8 @@ def partial_of(folder: Path) -> Path:
 @contextmanager
 def _partial(folder: Path, *, anew: bool) -> Iterator[Path]:
     """A folder that becomes `folder` if the block succeeds: fresh, or that of an attempt that left a checkpoint. A
-    failed run's folder stays for its logs and checkpoints; a run that is done needs its checkpoints no more."""
+    failed run's folder stays for its logs and checkpoints. A run that is done needs none: its record has all that was
+    recorded before them."""
     partial = partial_of(folder)
     checkpoint = None if anew else newest(partial)
     if checkpoint is None:
@@ -234,7 +235,8 @@ def _partial(folder: Path, *, anew: bool) -> Iterator[Path]:
     yield partial
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    for needed_no_more in (CHECKPOINTS, RECORDED):
+        shutil.rmtree(folder / needed_no_more, ignore_errors=True)
 
 
 def _clear_for_another_attempt(partial: Path, step: int) -> None:

@@ -14,6 +14,7 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,8 @@ Kill = tuple[str, int, float] | None
 """How, which rank, when."""
 
 
-def _configs(world: int, every: int, steps: int = STEPS) -> list[RunConfig]:
-    return [replace(CONFIG, arm=arm, gpus=world, steps=steps, checkpoint=CheckpointConfig(every=every)) for arm in ARMS]
+def _configs(world: int, every: int, arms: Sequence[Arm] = ARMS) -> list[RunConfig]:
+    return [replace(CONFIG, arm=arm, gpus=world, checkpoint=CheckpointConfig(every=every)) for arm in arms]
 
 
 def _assignments(configs: list[RunConfig], folder: Path) -> list[Assignment]:
@@ -201,7 +202,7 @@ def test_a_rank_killed_after_step_9(uninterrupted: Reference, tmp_path: Path) ->
 def test_ranks_killed_again_and_again(uninterrupted: Reference, tmp_path: Path) -> None:
     """At random moments, and when the tensors of a checkpoint are written and it is not complete yet."""
     configs, random = _configs(2, EVERY), np.random.default_rng(3)
-    for _ in range(3):
+    for _ in range(2):
         _killed(configs, tmp_path, ("seconds", int(random.integers(2)), float(random.uniform(0, 0.4))))
     _killed(configs, tmp_path, ("writing", 0, 2))
     left = [path for arm in ARMS for path in (tmp_path / arm.name / "checkpoints").glob(".*.partial")]
@@ -214,10 +215,11 @@ def test_ranks_killed_again_and_again(uninterrupted: Reference, tmp_path: Path) 
 
 
 def test_with_three_ranks_the_order_of_sums_is_the_same_too(tmp_path: Path) -> None:
-    """Two ranks' sum has no order."""
-    whole, configs = _configs(3, 0), _configs(3, EVERY)
+    """Two ranks' sum has no order. TorchRec's DDP regroups its buckets at another step than ours."""
+    arms = (ARMS[0], BALANCE_PRIORITY)
+    whole, configs = _configs(3, 0, arms), _configs(3, EVERY, arms)
     reference = run_ranks(_train, whole, tmp_path / "whole", None, world=3)
-    _killed(configs, tmp_path, ("step", 2, BLOCK_STEPS * (len(ARMS) - 1) + 9), world=3)
+    _killed(configs, tmp_path, ("step", 2, BLOCK_STEPS + 9), world=3)
     _assert_same(run_ranks(_train, configs, tmp_path, None, world=3), reference)
 
 
@@ -336,7 +338,7 @@ def test_nothing_pickled_is_run(tmp_path: Path) -> None:
 
 def _unwritable(groups: Groups, device: Device, folder: Path) -> str:
     """What there is to say when the second checkpoint cannot be written."""
-    (run,) = _assignments(_configs(1, EVERY)[:1], folder)
+    (run,) = _assignments(_configs(1, EVERY, ARMS[:1]), folder)
     steps = [0]
 
     def on_step() -> None:
