@@ -107,11 +107,6 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--set", dest="assignments", action="append", default=[], metavar="PATH=VALUE",
                      help="override a field of every run, e.g. --set batch=64 --set model.layers=3")  # fmt: skip
     _add_run_options(run)
-    run.add_argument("--executor", choices=["local", "slurm"], default="local",
-                     help="where measured runs go: ranks on this machine (default), or one Slurm job each")  # fmt: skip
-    run.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE",
-                     help="partition, account, qos, time, constraint, ranks_per_node, cpus_per_task, gpus_per_node, "
-                          "interface, or extra='--flag=value'; --dry-run prints the job's script")  # fmt: skip
 
     reproduce = command("reproduce", _reproduce, "prepare, run, draw and execute notebooks: everything, once")
     reproduce.add_argument("--full", action="store_true", help="run the experiments that are not in the default, too")
@@ -141,6 +136,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true",
                         help="repeat runs that are done; begin runs that were cut short anew")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print what would be run, and stop")
+    parser.add_argument("--executor", choices=["local", "slurm"], default="local",
+                        help="where measured runs go: ranks on this machine (default), or Slurm jobs")  # fmt: skip
+    parser.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE",
+                        help="partition, account, qos, time, constraint, ranks_per_node, cpus_per_task, gpus_per_node, "
+                             "interface, extra='--flag=value'; `repro run --dry-run` prints the script")  # fmt: skip
+    parser.add_argument("--slurm-file", type=Path, metavar="FILE",
+                        help="the same keys in a TOML file; --slurm wins")  # fmt: skip
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -243,32 +245,43 @@ def _describe_once(folder: Path, options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     runs, command = _resolve(options)
-    if options.executor == "slurm":
-        return _run_on_slurm(runs, options, command)
-    if options.slurm:
-        raise InputError("--slurm is for --executor slurm")
+    scripts, how = _executor(runs, options)
     if options.dry_run:
-        print(json.dumps([run.to_dict() for run in runs], indent=2))
+        print("\n".join(scripts).rstrip() if how else json.dumps([run.to_dict() for run in runs], indent=2))
         return 0
-    _run_all(runs, options, command)
+    _run_all(runs, options, command + _executor_words(options), **how)
     _say_done(options)
     return 0
 
 
-def _run_on_slurm(runs: tuple[RunConfig, ...], options: argparse.Namespace, command: str) -> int:
-    """Measured runs as Slurm jobs; the others go on here."""
-    from repro.launch.sbatch import parse_settings
-    from repro.launch.slurm import run_on_slurm, scripts
+def _executor(runs: tuple[RunConfig, ...], options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+    """What the options say of where measured runs go: the scripts of Slurm jobs, and what a workspace needs for them.
 
-    settings = parse_settings(options.slurm)
+    Raises:
+        InputError: bad settings, none of `runs` is measured, or there is no Slurm here.
+    """
+    if options.executor == "local":
+        if options.slurm or options.slurm_file:
+            raise InputError("--slurm and --slurm-file are for --executor slurm")
+        return [], {}
+    from repro.launch.slurm_queue import check_sbatch
+    from repro.launch.slurm_settings import parse_settings
+
+    settings = parse_settings(options.slurm, options.slurm_file)
+    if not options.dry_run:
+        check_sbatch()
+    from repro.launch.slurm import run_on_slurm, scripts  # takes seconds to import
+
     rendered = scripts(runs, options.results, settings, options.port)
-    if options.dry_run:
-        print("\n".join(rendered), end="")
-        return 0
-    words = ["--executor slurm", *(f"--slurm {shlex.quote(text)}" for text in options.slurm)]
-    _run_all(runs, options, " ".join([command, *words]), start=partial(run_on_slurm, settings=settings))
-    _say_done(options)
-    return 0
+    return rendered, {"start": partial(run_on_slurm, settings=settings)}
+
+
+def _executor_words(options: argparse.Namespace) -> str:
+    """What the executor adds to a recorded command."""
+    if options.executor == "local":
+        return ""
+    file = [f"--slurm-file {shlex.quote(str(options.slurm_file))}"] if options.slurm_file else []
+    return " ".join(["", "--executor slurm", *file, *(f"--slurm {shlex.quote(text)}" for text in options.slurm)])
 
 
 def _say_done(options: argparse.Namespace) -> None:
@@ -329,6 +342,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _reproduce(options: argparse.Namespace) -> int:
     chosen = [experiment for experiment in experiments.EXPERIMENTS if experiment.default or options.full]
+    _scripts, how = _executor(tuple(run for experiment in chosen for run in experiment.runs), options)
     datasets = tuple(dict.fromkeys(name for experiment in chosen for name in experiment.datasets))
     for name in datasets:
         _prepare_one(name, options.data, dry_run=options.dry_run)
@@ -336,10 +350,13 @@ def _reproduce(options: argparse.Namespace) -> int:
             _describe_once(options.data / name, options)
     for experiment in chosen:
         print(f"{experiment.name}: {experiment.question}")
+        as_jobs = _executor_words(options) if "measured" in experiment.modes else ""
         if options.dry_run:
-            print(f"would do {len(experiment.runs)} runs ({', '.join(experiment.modes)}), about {experiment.duration}")
+            where = ", the measured ones as Slurm jobs" if as_jobs else ""
+            print(f"would do {len(experiment.runs)} runs ({', '.join(experiment.modes)}), about {experiment.duration}"
+                  f"{where}")  # fmt: skip
         else:
-            _run_all(experiment.runs, options, experiment.command)
+            _run_all(experiment.runs, options, experiment.command + as_jobs, **how)
     left_out = [experiment.command for experiment in experiments.EXPERIMENTS if experiment not in chosen]
     if left_out:
         print(f"left out, emulated: {', '.join(left_out)}; --full runs them, too")

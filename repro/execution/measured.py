@@ -6,7 +6,8 @@ run's clock stands still while another one trains, and while a checkpoint is wri
 
 Each rank writes its spans and facts of each run (`repro.execution.parts`); the launcher merges them. Rank 0 prints one
 `step` line a step, which the launcher turns into progress. A rank that fails leaves its one-line reason in
-`error-rank<r>.txt`, since torchrun's own report hides it in a page of text.
+`error-rank<r>.txt`, or in `refused-rank<r>.txt` if it would not take its input, since torchrun's own report hides it in
+a page of text.
 
 An emulated run is this executor with paces (`repro.execution.emulated`).
 """
@@ -31,7 +32,7 @@ from repro.execution.assignment import Assignment, assignment
 from repro.execution.under_way import RunUnderWay
 from repro.pipeline.pace import Pace
 
-ERROR_OF_RANK = "error-rank{rank}.txt"
+ERROR_OF_RANK, REFUSAL_OF_RANK = "error-rank{rank}.txt", "refused-rank{rank}.txt"
 
 BLOCK_STEPS = 10
 """Steps of one arm before the next has its turn."""
@@ -104,8 +105,10 @@ def main(arguments: list[str], device_of: Callable[[int], Device] = local_device
     except (InputError, RunError, RuntimeError, OSError, ValueError) as error:
         traceback.print_exc()
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        (logs / ERROR_OF_RANK.format(rank=rank)).write_text(first_line, encoding="utf-8")
-        return 2 if isinstance(error, InputError) else 1
+        refused = isinstance(error, InputError)
+        path = logs / (REFUSAL_OF_RANK if refused else ERROR_OF_RANK).format(rank=rank)
+        path.write_text(first_line, encoding="utf-8")
+        return 2 if refused else 1
     return 0
 
 

@@ -28,7 +28,7 @@ from repro.errors import InputError, RunError
 from repro.execution import emulated
 from repro.execution.assignment import Assignment
 from repro.execution.base import RunResult
-from repro.execution.measured import ERROR_OF_RANK
+from repro.execution.measured import ERROR_OF_RANK, REFUSAL_OF_RANK
 from repro.execution.parts import gather
 from repro.launch.network import INTERFACE, Network, address, joined
 from repro.launch.provenance import code_fingerprint, versions
@@ -245,14 +245,26 @@ def _failure(ranks: int, logs: Path, died: Died) -> RunError | InputError:
     found = reason_of_ranks(ranks, logs)
     if found is None:
         return RunError(f"a rank died without a word; see {log}")
-    return RunError(f"rank {found[0]}: {found[1]} (log: {log})")
+    text = f"rank {found.rank}: {found.text} (log: {log})"
+    return InputError(text) if found.refused else RunError(text)
 
 
-def reason_of_ranks(ranks: int, logs: Path) -> tuple[int, str] | None:
-    """(rank, reason) of the first that said why it failed; None if none did."""
+@dataclass(frozen=True)
+class Reason:
+    """Why a rank failed, in its own words."""
+
+    rank: int
+    text: str
+    refused: bool
+    """It would not take its input."""
+
+
+def reason_of_ranks(ranks: int, logs: Path) -> Reason | None:
+    """Of the first that said why it failed; None if none did."""
     reasons = {}
     for rank in range(ranks):
-        path = logs / ERROR_OF_RANK.format(rank=rank)
-        if path.exists():
-            reasons[path.stat().st_mtime_ns] = (rank, path.read_text(encoding="utf-8"))
+        for name, refused in ((ERROR_OF_RANK, False), (REFUSAL_OF_RANK, True)):
+            path = logs / name.format(rank=rank)
+            if path.exists():
+                reasons[path.stat().st_mtime_ns] = Reason(rank, path.read_text(encoding="utf-8"), refused)
     return reasons[min(reasons)] if reasons else None

@@ -2,7 +2,10 @@
 
 One srun task is one rank, so Slurm binds, counts and ends ranks itself. `RANK` and its like come from Slurm's
 variables, the rendezvous address from Slurm's own node list, the port from the job's id. Paths and words of the user's
-are quoted for the shell; settings, which stand in `#SBATCH` lines, are restricted to characters that need no quoting.
+are quoted for the shell; settings are restricted to characters that need no quoting (`repro.launch.slurm_settings`).
+
+A shell waits for each rank and writes down how it ended, so that a rank killed from outside is told from the ranks that
+lost it as a peer.
 """
 
 from __future__ import annotations
@@ -10,62 +13,16 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 from repro.errors import InputError
+from repro.launch.slurm_settings import SlurmSettings, shown
 
 SCRIPT, JOB_LOG, REFUSED, EXIT_CODE = "job.sbatch", "slurm.log", "slurm-refused.txt", "slurm-exit-code.txt"
 """Files in a run's `logs/`: the script, its output, why it would not start the ranks, how it ended."""
-RANK_LOG = "rank-{rank}.log"
+RANK_LOG, RANK_EXIT_CODE = "rank-{rank}.log", "exit-rank{rank}.txt"
 FIRST_PORT, PORTS = 20_000, 12_000
 """Rendezvous ports by job id, below the range from which Linux gives ports to clients (32768 on)."""
-
-_WORD = re.compile(r"[A-Za-z0-9_.,:@%+/=&|*()\[\]-]+")
-_FLAG = re.compile(r"--[a-z][a-z-]*(=.+)?")
-_OURS = ("nodes", "ntasks", "ntasks-per-node", "output", "error", "wrap", "array", "requeue", "parsable", "chdir")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlurmSettings:
-    """What a site asks of a job. Empty: not said, the cluster's default holds."""
-
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    time: str = ""
-    """As sbatch takes it, e.g. `30` (minutes) or `2:00:00`."""
-    constraint: str = ""
-    ranks_per_node: int = 8
-    """At most; a run with fewer ranks takes one node."""
-    cpus_per_task: int = 1
-    gpus_per_node: int = 0
-    interface: str = ""
-    """Network interface of gloo and NCCL, e.g. `ib0`; empty: they choose."""
-    extra: tuple[str, ...] = ()
-    """More sbatch flags, each `--name` or `--name=value`."""
-
-
-def parse_settings(assignments: Sequence[str]) -> SlurmSettings:
-    """Settings from `key=value` texts, e.g. `["partition=gpu", "extra=--exclusive --gres=gpu:8"]`.
-
-    Raises:
-        InputError: an unknown key, or a value that sbatch could not be given as it is.
-    """
-    known = {field.name: field.default for field in fields(SlurmSettings)}
-    values: dict[str, object] = {}
-    extra: list[str] = []
-    for text in assignments:
-        key, equals, value = text.partition("=")
-        if not equals or key not in known:
-            raise InputError(f"--slurm {shown(text)}: must be KEY=VALUE with KEY one of {', '.join(known)}")
-        if key == "extra":
-            extra += _flags(value)
-        elif isinstance(known[key], int):
-            values[key] = _count(key, value)
-        else:
-            values[key] = _word(key, value)
-    return SlurmSettings(**values, extra=tuple(extra))  # type: ignore[arg-type]
 
 
 def nodes_of(ranks: int, settings: SlurmSettings) -> tuple[int, int]:
@@ -139,16 +96,16 @@ def render(
             *(chosen if settings.interface else []),
             "",
             f"srun --nodes={nodes} --ntasks={ranks} --ntasks-per-node={each} --cpus-per-task={settings.cpus_per_task} "
-            "--kill-on-bad-exit=1 \\",
+            "--kill-on-bad-exit=1 --export=ALL \\",
             "    bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; "
-            f"""exec "$@" >"$0/{_RANK_LOG}" 2>&1' \\""",
+            f"""code=0; "$@" >"$0/{_RANK_LOG}" 2>&1 || code=$?; echo $code >"$0/{_RANK_EXIT_CODE}"; exit $code' \\""",
             f'    "$logs" {words}',
             "",
         ]
     )
 
 
-_RANK_LOG = RANK_LOG.format(rank="$RANK")
+_RANK_LOG, _RANK_EXIT_CODE = (name.format(rank="$RANK") for name in (RANK_LOG, RANK_EXIT_CODE))
 
 # Slurm's address of a node counts, not its name: names of nodes need not resolve. A loopback address is right only
 # where all nodes are one host; elsewhere (`127.0.1.1 myhost` in /etc/hosts) each rank would wait for its own rank 0.
@@ -165,31 +122,3 @@ case $MASTER_ADDR in
 esac
 [ "$hosts" -le 1 ] || refuse "the nodes are $hosts hosts, each with a clock of its own; timelines need one: ask for one"
 export MASTER_ADDR""".splitlines()
-
-
-def shown(text: str) -> str:
-    """`text` on one line, for a message."""
-    return text if text.isprintable() else repr(text)
-
-
-def _word(key: str, value: str) -> str:
-    if not _WORD.fullmatch(value):
-        raise InputError(f"--slurm {key}={shown(value)}: has a character that a job script cannot carry safely")
-    return value
-
-
-def _count(key: str, value: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", value) or (int(value) == 0 and key != "gpus_per_node"):
-        raise InputError(f"--slurm {key}={shown(value)}: must be a whole number")
-    return int(value)
-
-
-def _flags(value: str) -> list[str]:
-    flags = value.split(" ")
-    for flag in flags:
-        name = flag.removeprefix("--").split("=")[0]
-        if not _FLAG.fullmatch(flag) or not _WORD.fullmatch(flag):
-            raise InputError(f"--slurm extra={shown(value)}: must be --name or --name=value, apart by one space")
-        if name in _OURS:
-            raise InputError(f"--slurm extra={shown(value)}: --{name} is set from the recipe")
-    return flags

@@ -148,8 +148,9 @@ def test_a_simulation_loads_neither_torch_nor_torchrec() -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_no_environment_variable_changes_behaviour(module: str) -> None:
-    """Only the launcher's contract with its ranks (torchrun's variables) goes through the environment."""
-    allowed = {"repro.comm.groups", "repro.execution.measured", "repro.launch.local"}
+    """Only the launcher's contract with its ranks (torchrun's variables, what a job inherits) goes through the
+    environment."""
+    allowed = {"repro.comm.groups", "repro.execution.measured", "repro.launch.local", "repro.launch.slurm_queue"}
     source = MODULES[module].read_text(encoding="utf-8")
     reads = "os.environ" in source or "getenv" in source
     assert not reads or module in allowed or module in {"repro.doctor", "repro.tracking.wandb_sink"}

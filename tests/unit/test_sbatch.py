@@ -5,6 +5,7 @@ Not covered: whether Slurm accepts the script; that takes a cluster.
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.errors import InputError
-from repro.launch.sbatch import SlurmSettings, nodes_of, parse_settings, render
+from repro.launch.sbatch import nodes_of, render
+from repro.launch.slurm_settings import SlurmSettings, parse_settings
 
 LOGS, CODE = Path("/shared/results/logs"), Path("/shared/code")
 
@@ -41,8 +43,9 @@ def test_directives_and_the_ranks_command() -> None:
         "#SBATCH --mem=0",
     ]
     assert found.splitlines()[-3:] == [
-        "srun --nodes=2 --ntasks=16 --ntasks-per-node=8 --cpus-per-task=1 --kill-on-bad-exit=1 \\",
-        """    bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec "$@" >"$0/rank-$RANK.log" 2>&1' \\""",
+        "srun --nodes=2 --ntasks=16 --ntasks-per-node=8 --cpus-per-task=1 --kill-on-bad-exit=1 --export=ALL \\",
+        """    bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; """
+        """code=0; "$@" >"$0/rank-$RANK.log" 2>&1 || code=$?; echo $code >"$0/exit-rank$RANK.txt"; exit $code' \\""",
         '    "$logs" python -m worker job.json',
     ]
     assert "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))" in found
@@ -68,32 +71,63 @@ def test_a_word_reaches_the_rank_as_it_is_or_is_refused(word: str) -> None:
     assert echoed.stdout.split("\0")[:-1] == ["/l", "worker", word]
 
 
-@given(st.text(max_size=20))
-def test_a_setting_adds_one_directive_or_is_refused(value: str) -> None:
-    plain = script().splitlines()
-    try:
-        found = script(("python", "-m", "worker", "job.json"), f"partition={value}").splitlines()
-    except InputError as error:
-        assert "\n" not in str(error)
+@given(st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30))
+def test_folders_reach_the_shell_as_they_are_or_are_refused(logs: str, code: str) -> None:
+    """The lines that name folders, run by bash, give the folders back."""
+    arguments = ("x", 2, ["worker"], SlurmSettings(), Path(logs), Path(code), None)
+    if not (logs + code).isprintable():
+        with pytest.raises(InputError, match="line breaks or control characters"):
+            render(*arguments)
         return
-    assert [line for line in found if line not in plain] == [f"#SBATCH --partition={value}"]
+    lines = [line for line in render(*arguments).splitlines() if line.startswith(("logs=", "export PYTHONPATH="))]
+    assert len(lines) == 2
+    shell = "\n".join(["unset PYTHONPATH", *lines, """printf '%s\\0' "$logs" "$PYTHONPATH" """])
+    found = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True, timeout=10)
+    assert found.stdout.split("\0")[:-1] == [str(Path(logs)), str(Path(code))]
+    assert found.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("colour=red", "KEY one of partition, account"),
-        ("partition", "must be KEY=VALUE"),
-        ("partition=a;b", "cannot carry safely"),
-        ("partition=$(id)", "cannot carry safely"),
-        ("ranks_per_node=0", "whole number"),
-        ("extra=--wrap=id", "set from the recipe"),
-        ("extra=exclusive", "must be --name"),
-    ],
-)
-def test_bad_settings_are_named(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        parse_settings([text])
+@given(st.text(min_size=1, max_size=40))
+def test_a_name_is_one_directive_of_plain_characters(name: str) -> None:
+    text = render(name, 2, ["worker"], SlurmSettings(), LOGS, CODE, None)
+    named = [line for line in text.splitlines() if "job-name" in line]
+    assert len(named) == 1 and re.fullmatch(r"#SBATCH --job-name=[A-Za-z0-9_.+-]*", named[0])
+
+
+HOSTILE = [
+    "plain",
+    "a b",
+    "$(touch pwned)",
+    "`touch pwned`",
+    "'; touch pwned; '",
+    '"; touch pwned; "',
+    "a\\",
+    "-rf",
+    "*",
+    "é",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_whole_script_runs_with_a_hostile_folder(name: str, tmp_path: Path) -> None:
+    """Slurm's commands are stand-ins; srun's starts rank 1 alone, which dies of its own SIGKILL."""
+    logs, programs = tmp_path / name / "logs", tmp_path / "bin"
+    logs.mkdir(parents=True)
+    programs.mkdir()
+    scontrol = """case $2 in hostnames) echo n1 ;; *) echo "NodeName=n1 NodeAddr=127.0.0.1 NodeHostName=h X=" ;; esac"""
+    srun = 'while [ "$1" != bash ]; do shift; done; SLURM_PROCID=1 SLURM_LOCALID=0 "$@"'
+    for program, body in (("scontrol", scontrol), ("srun", srun)):
+        (programs / program).write_text(f"#!/bin/bash\n{body}\n")
+        (programs / program).chmod(0o755)
+    command = ["bash", "-c", 'echo "$RANK $WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $1"; kill -KILL $$', "bash", name]
+    script = render("x", 2, command, SlurmSettings(), logs, tmp_path / name, None)
+    variables = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_ID": "12005"}
+    done = subprocess.run(["bash"], input=script, text=True, env=variables, cwd=tmp_path, timeout=20, check=False)
+    assert done.returncode == 137
+    assert (logs / "rank-1.log").read_text() == f"1 2 127.0.0.1:20005 {name}\n"
+    assert (logs / "exit-rank1.txt").read_text() == "137\n"
+    assert (logs / "slurm-exit-code.txt").read_text() == "137\n"
+    assert not list(tmp_path.rglob("pwned"))
 
 
 def test_ranks_fill_whole_nodes() -> None:
