@@ -16,7 +16,7 @@ from dataclasses import replace
 from experiments.experiment import Experiment
 from experiments.fig08a import CAPS
 from experiments.ladder import SIMULATED_PAPER
-from experiments.presets import LADDER, STALE
+from experiments.presets import SIMULATED_LADDER, STALE
 
 EXPERIMENT = Experiment(
     name="fig09",
@@ -27,6 +27,6 @@ EXPERIMENT = Experiment(
     runs=tuple(
         replace(SIMULATED_PAPER, experiment="fig09", figure="Fig. 9", gpus=64, max_uih=cap, arm=arm)
         for cap in CAPS
-        for arm in (*LADDER, STALE)
+        for arm in (*SIMULATED_LADDER, STALE)
     ),
 )

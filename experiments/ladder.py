@@ -7,8 +7,8 @@ Expected   straggler share falls by about 9x with FBS at 64 GPUs, 21K UIH, batch
            of the arms coincide (Fig. 11 bottom, B)
 
 Measured: MovieLens 100K, two ranks, a small model, real TorchRec over gloo (NCCL where there are GPUs). Simulated: the
-same recipe on H100s, and the paper's setting (synthetic histories up to 21K, batch 128) at 8 and 64 GPUs. Emulated:
-`experiments.emulated_ladder`.
+same recipe on H100s, and the paper's setting (synthetic histories up to 21K, batch 128) at 8 and 64 GPUs; with the
+rung of technique 3, too, whose SMs only a GPU has. Emulated: `experiments.emulated_ladder`, `experiments.transports`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from experiments.experiment import Experiment
-from experiments.presets import HSTU_5L_512D, LADDER, TINY, TORCHREC
+from experiments.presets import HSTU_5L_512D, LADDER, SIMULATED_LADDER, TINY, TORCHREC
 from repro.config import RunConfig
 
 MEASURED = RunConfig(
@@ -53,8 +53,8 @@ EXPERIMENT = Experiment(
     duration="90 s",
     runs=(
         *(replace(MEASURED, arm=arm) for arm in LADDER),
-        *(replace(SIMULATED_SAME, arm=arm) for arm in LADDER),
-        *(replace(SIMULATED_SAME, arm=arm, gpus=64, steps=5) for arm in LADDER),
-        *(replace(SIMULATED_PAPER, arm=arm, gpus=gpus) for gpus in (8, 64) for arm in LADDER),
+        *(replace(SIMULATED_SAME, arm=arm) for arm in SIMULATED_LADDER),
+        *(replace(SIMULATED_SAME, arm=arm, gpus=64, steps=5) for arm in SIMULATED_LADDER),
+        *(replace(SIMULATED_PAPER, arm=arm, gpus=gpus) for gpus in (8, 64) for arm in SIMULATED_LADDER),
     ),
 )

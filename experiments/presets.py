@@ -9,10 +9,15 @@ SDD = Arm(name="sdd", exchange="sdd")
 BALANCE = Arm(name="balance", partition="fbs")
 BALANCE_PRIORITY = Arm(name="balance+priority", partition="fbs", exchange="prioritized")
 FREESCALE = Arm(name="freescale", partition="fbs", exchange="prioritized", transport="host_ring")
+FREESCALE_HIDDEN = Arm(name="freescale_hidden", partition="fbs", exchange="prioritized", transport="host_ring_hidden")
+"""`freescale`, but rows that the step waits for stay on NCCL (gloo on CPUs), which is faster by itself."""
 
 LADDER: tuple[Arm, ...] = (TORCHREC, SDD, BALANCE, BALANCE_PRIORITY)
 """Two baselines (`sdd` is TorchRec's other pipeline); from `balance` on each rung is the one before plus one technique,
 `balance` starting from `torchrec`."""
+
+SIMULATED_LADDER: tuple[Arm, ...] = (*LADDER, FREESCALE)
+"""With technique 3, which gives SMs back: on CPU ranks there are none."""
 
 STALE = Arm(name="stale", partition="fbs", exchange="stale")
 """The control of `balance+priority`: rows are read before their update. Not a technique, it trains something else."""

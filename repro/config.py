@@ -20,7 +20,7 @@ Mode = Literal["measured", "emulated", "simulated"]
 Partition = Literal["identity", "fbs", "vbs", "karmarkar_karp", "fbs_cost", "vbs_cost"]
 VbsOrder = Literal["dealt", "batch"]
 Exchange = Literal["blocking", "sdd", "prioritized", "stale"]
-Transport = Literal["process_group", "host_ring"]
+Transport = Literal["process_group", "host_ring", "host_ring_hidden"]
 SparseOptimizer = Literal["sgd", "rowwise_adagrad"]
 Dtype = Literal["float32", "float64", "bfloat16"]
 
@@ -72,7 +72,9 @@ class Arm:
     """How embeddings travel (paper, technique 2). blocking, sdd: TorchRec's pipelines. prioritized: exact. stale: all
     rows prefetched, collisions ignored; a control, not a technique."""
     transport: Transport = "process_group"
-    """What moves AllGather and AllToAll of balancing and of prioritized updates (paper, technique 3)."""
+    """What moves AllGather and AllToAll of balancing and of prioritized updates (paper, technique 3). host_ring: all of
+    them. host_ring_hidden: those that run behind dense work; rows that the step waits for stay on the process group.
+    Simulated runs only: with TorchRec's exchange, too."""
 
     def __post_init__(self) -> None:
         _require_choice(self.partition, Partition, "arm.partition")
@@ -83,11 +85,6 @@ class Arm:
         )
         _require_choice(self.exchange, Exchange, "arm.exchange")
         _require_choice(self.transport, Transport, "arm.transport")
-        _require(
-            self.transport == "process_group" or self.exchange in ("prioritized", "stale"),
-            "arm.transport",
-            f"{self.transport} needs exchange prioritized or stale: TorchRec's collectives stay on the process group",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +218,14 @@ class RunConfig:
             _require(self.pace is not None, "pace", "is missing; an emulated run takes its time from it")
         else:
             _require(self.pace is None, "pace", f"is for emulated runs, not {self.mode} ones")
+        _require(
+            self.mode == "simulated"
+            or self.arm.transport == "process_group"
+            or self.arm.exchange in ("prioritized", "stale"),
+            "arm.transport",
+            f"{self.arm.transport} needs exchange prioritized or stale: TorchRec's collectives stay on the process "
+            "group",
+        )
         for name in ("gpus", "batch", "max_uih", "steps"):
             _require(getattr(self, name) >= 1, name, f"must be >= 1, got {getattr(self, name)}")
         _require(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from repro.tracking.record import RunRecord
 
 BASELINE = "torchrec"
-ARM_ORDER = ("torchrec", "sdd", "balance", "balance+priority", "freescale", "stale")
+ARM_ORDER = ("torchrec", "sdd", "balance", "balance+priority", "freescale", "freescale_hidden", "stale")
 MODE_ORDER = ("paper", "simulated", "emulated", "measured")
 
 

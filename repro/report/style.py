@@ -32,6 +32,7 @@ ARM_COLOUR = {
     "balance": "#0072B2",
     "balance+priority": "#56B4E9",
     "freescale": "#009E73",
+    "freescale_hidden": "#B5D99C",
     "stale": "#8A8A8A",
     "balance_vbs": "#D55E00",
     "balance_kk": "#CC79A7",
@@ -40,13 +41,21 @@ ARM_COLOUR = {
 }
 DATASET_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#882255")
 _PEER_COLOUR = "#CC79A7"
-ARM_LINE = {"torchrec": "-", "sdd": "-.", "balance": "--", "balance+priority": ":", "freescale": (0, (5, 1, 1, 1))}
+ARM_LINE = {
+    "torchrec": "-",
+    "sdd": "-.",
+    "balance": "--",
+    "balance+priority": ":",
+    "freescale": (0, (5, 1, 1, 1)),
+    "freescale_hidden": (0, (1, 1)),
+}
 ARM_MARKER = {
     "torchrec": "o",
     "sdd": "D",
     "balance": "s",
     "balance+priority": "P",
     "freescale": "X",
+    "freescale_hidden": "p",
     "stale": "x",
     "balance_vbs": "^",
     "balance_kk": "v",

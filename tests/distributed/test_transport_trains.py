@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.presets import BALANCE_PRIORITY, FREESCALE
+from experiments.presets import BALANCE_PRIORITY, FREESCALE, FREESCALE_HIDDEN
 from repro.comm.groups import Groups
 from repro.config import Arm, ModelConfig, RunConfig
 from repro.device import Device
@@ -43,7 +43,7 @@ CONFIG = RunConfig(
 
 def _train(groups: Groups, device: Device) -> dict[str, Any]:
     outcome: dict[str, Any] = {}
-    for arm in (BALANCE_PRIORITY, FREESCALE):
+    for arm in (BALANCE_PRIORITY, FREESCALE, FREESCALE_HIDDEN):
         config = replace(CONFIG, gpus=groups.world, arm=arm)
         recorder = Recorder(device, rank=groups.rank, transport=device.backend)
         training = Training(config, InMemoryRequests(STEPS * 8 * groups.world), device, groups, recorder)  # type: ignore[arg-type]
@@ -63,18 +63,25 @@ def _train(groups: Groups, device: Device) -> dict[str, Any]:
 @pytest.mark.parametrize("world", [2, 3])
 def test_freescale_trains_the_bits_of_balance_and_priority(world: int) -> None:
     for rank in run_ranks(_train, world=world):
-        plain, ring = rank["balance+priority"], rank["freescale"]
-        assert ring["losses"] == plain["losses"]
-        for (name, first, rows), (other, at, theirs) in zip(plain["tables"], ring["tables"], strict=True):
-            assert (name, first) == (other, at) and torch.equal(rows, theirs)
-        assert all(torch.equal(*pair) for pair in zip(plain["dense"], ring["dense"], strict=True))
+        plain = rank["balance+priority"]
         assert set(plain["transports"].values()) == {"gloo"}
-        moved = {op for op, transport in ring["transports"].items() if transport == "host_ring"}
-        assert {"samples_all_to_all", "lengths_all_gather", "id_all_to_all", "exclusive_embedding_all_to_all"} <= moved
-        assert set(ring["transports"]) - moved == {"dense_all_reduce"}
-        assert ring["threads"] == 0
+        awaited = {"collision_gradient_all_to_all", "collision_embedding_all_to_all"}
+        for arm, on_group in (("freescale", set()), ("freescale_hidden", awaited)):
+            ring = rank[arm]
+            assert ring["losses"] == plain["losses"]
+            for (name, first, rows), (other, at, theirs) in zip(plain["tables"], ring["tables"], strict=True):
+                assert (name, first) == (other, at) and torch.equal(rows, theirs)
+            assert all(torch.equal(*pair) for pair in zip(plain["dense"], ring["dense"], strict=True))
+            moved = {op for op, transport in ring["transports"].items() if transport == "host_ring"}
+            behind = {"samples_all_to_all", "lengths_all_gather", "id_all_to_all", "exclusive_embedding_all_to_all"}
+            assert behind <= moved
+            assert set(ring["transports"]) - moved == {"dense_all_reduce"} | on_group
+            assert ring["threads"] == 0
 
 
 def test_a_transport_needs_the_prioritized_exchange() -> None:
-    with pytest.raises(InputError, match="host_ring needs exchange prioritized or stale"):
-        Arm(name="wrong", transport="host_ring")
+    """On real ranks: TorchRec's collectives cannot be redirected, only simulated elsewhere."""
+    wrong = Arm(name="wrong", transport="host_ring")
+    with pytest.raises(InputError, match=r"arm\.transport: host_ring needs exchange prioritized or stale"):
+        replace(CONFIG, arm=wrong)
+    assert replace(CONFIG, mode="simulated", arm=wrong).arm == wrong

@@ -21,9 +21,11 @@ CONFIG = RunConfig(
     model=ModelConfig(name="small", layers=2, dim=512, heads=4),
 )  # fmt: skip
 PRIORITY = Arm(name="balance+priority", partition="fbs", exchange="prioritized")
+FREESCALE = replace(PRIORITY, name="freescale", transport="host_ring")
 GOLDEN = {
     "simulated_timeline.txt": CONFIG,
     "simulated_timeline_prioritized.txt": replace(CONFIG, arm=PRIORITY, steps=3),
+    "simulated_timeline_smfree.txt": replace(CONFIG, arm=FREESCALE, steps=3),
 }
 LENGTHS = np.array([9000, 1000, 8000, 2000, 30000, 10, 300, 15000, 4000, 12000, 700, 50])
 """UIH lengths of three global batches of four requests; the fifth is capped."""

@@ -14,6 +14,7 @@ import pytest
 from report_records import config, write_run
 from sim_data import skewed
 
+from experiments import grid, headline
 from experiments.paper_values import PAPER_VALUES
 from experiments.presets import BALANCE, BALANCE_PRIORITY, BALANCERS, SDD, STALE, TORCHREC
 from repro.config import Arm
@@ -23,10 +24,13 @@ from repro.report.claims import claims
 from repro.report.figures.collision import collision_figure
 from repro.report.figures.collision_sweep import collision_sweep_figure, curves
 from repro.report.figures.exposed import at_shares, exposed_figure, line_fit, low_shares, swept_run
+from repro.report.figures.headline import headline_figure
 from repro.report.figures.sweep import along, sweep_panels
 from repro.report.sections.collision import collision_section
 from repro.report.sections.collision_sweep import collision_sweep_section
 from repro.report.sections.exposed import exposed_section
+from repro.report.sections.grid import grid_section
+from repro.report.sections.headline import headline_section
 from repro.report.sections.partitions import batch_section, scale_section
 from repro.report.sections.stragglers import stragglers_section
 from repro.report.sections.throughput import throughput_section
@@ -48,6 +52,8 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[RunRecord]:
         *(replace(base, experiment="stragglers", arm=arm) for arm in BALANCERS),
         *(replace(base, experiment="fig09", max_uih=cap, arm=arm) for cap in (1000, 8000) for arm in (*LADDER, STALE)),
         *(replace(base, experiment="fig11_qps", gpus=gpus, arm=arm) for gpus in (8, 16) for arm in LADDER),
+        *(replace(base, experiment="headline", gpus=8, steps=3, arm=run.arm) for run in headline.EXPERIMENT.runs),
+        *(replace(base, experiment="grid", gpus=8, steps=3, arm=run.arm) for run in grid.EXPERIMENT.runs),
     ]
     results = tmp_path_factory.mktemp("results")
     made = [write_run(results, run, simulate(run, DATA, run_id="r")) for run in runs]
@@ -87,6 +93,8 @@ def of(records: list[RunRecord], experiment: str) -> list[RunRecord]:
         (collision_sweep_section, "collision_sweep"),
         (stragglers_section, "stragglers"),
         (throughput_section, "fig11_qps"),
+        (headline_section, "headline"),
+        (grid_section, "grid"),
     ],
 )
 def test_every_section_answers_shows_and_lists_its_runs(section, experiment, records, tmp_path: Path) -> None:
@@ -186,6 +194,57 @@ def test_each_partitions_stragglers_are_set_against_torchrecs_of_the_same_settin
     assert "no torchrec run to compare with" in alone.answer
 
 
+def test_the_headline_is_computed_and_judged(records, tmp_path: Path) -> None:
+    runs = of(records, "headline")
+    arms = {run.config.arm.name: run for run in runs}
+    before, after = (arms[name].metric("exposed_comm_ms") for name in ("torchrec", "freescale"))
+    change = 100 * (after / before - 1)
+    answer = headline_section(runs, PAPER_VALUES, tmp_path).answer.replace("\u00a0", " ")
+    assert f"{change:+.1f} % with freescale" in answer
+    wanted = "reproduced" if abs(change + 90.3) <= 9.03 else "direction only" if change < 0 else "not reproduced"
+    assert f"the paper: -90.3 % with freescale (A), so {wanted};" in answer
+    compute = [
+        arms[name].metric("step_ms") * (1 - arms[name].metric("bubble_pct") / 100)
+        for name in ("balance+priority", "freescale")
+    ]
+    assert f"compute of a step changes by {100 * (compute[1] / compute[0] - 1):+.1f} %" in answer
+    (stars,) = [line for line in headline_figure(runs, PAPER_VALUES).axes[0].lines if line.get_marker() == "*"]
+    assert (float(np.asarray(stars.get_xdata())[0]), stars.get_linestyle()) == (-90.3, "None")
+
+
+def test_the_headline_is_that_of_the_largest_setting_with_a_baseline(records, tmp_path: Path) -> None:
+    runs = of(records, "headline")
+    larger = [replace(run, config=replace(run.config, gpus=128)) for run in runs]
+    for more, gpus in ((larger, 128), ([run for run in larger if run.config.arm != TORCHREC], 8)):
+        section = headline_section([*runs, *more], PAPER_VALUES, tmp_path)
+        assert f"{gpus} GPUs" in section.answer
+        assert section.table is not None
+        assert len(section.table.rows) == len(runs)
+    assert not headline_section([run for run in runs if run.config.arm != TORCHREC], PAPER_VALUES, tmp_path).was_run
+
+
+def test_shares_of_the_grid_add_up_to_the_whole_change(records, tmp_path: Path) -> None:
+    runs = of(records, "grid")
+    steps = {run.config.arm.name: run.metric("step_ms") for run in runs}
+    table = grid_section(runs, PAPER_VALUES, tmp_path).table
+    assert table is not None
+    for form, name in (("host_ring", "smfree"), ("host_ring_hidden", "smfree_hidden")):
+        means = [float(row[4]) for row in table.rows if row[0] == f"step, with {form}"]
+        assert len(means) == 3
+        assert sum(means) == pytest.approx(steps[f"balance+priority+{name}"] - steps["torchrec"], abs=0.02)
+
+
+def test_a_grid_with_a_gap_says_which_run_it_lacks(records, tmp_path: Path) -> None:
+    runs = [run for run in of(records, "grid") if run.config.arm.name != "balance+smfree"]
+    section = grid_section(runs, PAPER_VALUES, tmp_path)
+    assert "with host_ring: no run with balancing + host_ring" in section.answer
+    assert section.table is not None
+    assert {row[0] for row in section.table.rows} == {
+        "exposed communication, with host_ring_hidden",
+        "step, with host_ring_hidden",
+    }
+
+
 def test_figures_have_paper_values_apart(records) -> None:
     exposed = exposed_figure(of(records, "fig09"), PAPER_VALUES)
     stars = [line for line in exposed.axes[0].lines if line.get_marker() == "*"]
@@ -199,8 +258,9 @@ def test_figures_have_paper_values_apart(records) -> None:
 
 
 def test_claims_name_the_stand_in_and_its_collisions(records) -> None:
+    without = [record for record in records if record.config.experiment not in ("headline", "grid")]
     found = {(c.published.experiment, c.published.metric, c.published.arm): c.findings["simulated"] for c in
-             claims(records, PAPER_VALUES)}  # fmt: skip
+             claims(without, PAPER_VALUES)}  # fmt: skip
     exposed = found["fig09", "exposed_embedding_ms", "freescale"]
     assert exposed is not None
     assert "balance+priority for freescale" in exposed.differs
@@ -211,3 +271,7 @@ def test_claims_name_the_stand_in_and_its_collisions(records) -> None:
     saved = found["fig11_qps", "metadata_saving_ms", "sdd"]
     assert saved is not None
     assert float(saved.text.split()[0]) > 0
+    (claim,) = [c for c in claims(records, PAPER_VALUES) if c.published.experiment == "headline"]
+    finding = claim.findings["simulated"]
+    assert finding is not None
+    assert "for freescale" not in finding.differs

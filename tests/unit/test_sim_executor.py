@@ -21,6 +21,7 @@ TORCHREC = Arm(name="torchrec")
 BALANCE = Arm(name="balance", partition="fbs")
 PRIORITY = Arm(name="balance+priority", partition="fbs", exchange="prioritized")
 STALE = Arm(name="stale", partition="fbs", exchange="stale")
+FREESCALE = Arm(name="freescale", partition="fbs", exchange="prioritized", transport="host_ring")
 
 
 BASE = RunConfig(
@@ -34,7 +35,7 @@ def run(**changes: object) -> RunResult:
 
 
 def test_one_span_for_every_step_rank_and_op_of_the_plan():
-    for arm in (TORCHREC, BALANCE, PRIORITY, STALE):
+    for arm in (TORCHREC, BALANCE, PRIORITY, STALE, FREESCALE):
         spans = run(arm=arm).timeline.spans
         expected = {(t, r, p.op.label) for t in range(4) for r in range(8) for p in step_plan(arm)}
         assert len(spans) == len(expected)
@@ -94,6 +95,26 @@ def test_the_result_says_what_it_stands_on():
     assert {s.transport for s in result.timeline.spans if s.lane == "comm"} == {"simulated-nccl"}
 
 
+def test_the_ring_carries_what_only_moves_bytes_and_nccl_what_adds():
+    spans = run(arm=FREESCALE).timeline.spans
+    over = {(s.op, s.transport) for s in spans if s.category == "communication"}
+    assert {op for op, transport in over if transport == "simulated-nccl"} == {"dense_all_reduce"}
+    assert {transport for op, transport in over if op != "dense_all_reduce"} == {"simulated-host_ring"}
+    assert {s.transport for s in spans if s.category != "communication"} == {""}
+
+
+def test_the_ring_gives_compute_back_what_contention_took_and_moves_the_same_bytes():
+    found = {}
+    for arm in (PRIORITY, FREESCALE):
+        config = dataclasses.replace(BASE, arm=arm, max_uih=100_000, gpus=16)
+        result = simulate(config, skewed(16 * 16 * 4), run_id="r")
+        moved = sum(s.bytes for s in result.timeline.spans if s.op != "dense_all_reduce")
+        alone = sum(s.reference_ns for s in result.timeline.spans)
+        found[arm.name] = (summarize(config, result)[0]["contention_pct"].value, moved, alone)
+    assert found["balance+priority"][1:] == found["freescale"][1:]
+    assert found["balance+priority"][0] > 5 * found["freescale"][0] > 0
+
+
 def test_progress_counts_steps():
     done: list[int] = []
     simulate(BASE, skewed(8 * 16 * 4), run_id="r", progress=done.append)
@@ -107,10 +128,6 @@ def test_progress_counts_steps():
         ({"steps": 5}, r"steps: 5, but data set stand-in holds 4 global batches of 128 .*; lower steps"),
         ({"gpus": 512}, "gpus: 512, but cluster h100_paper has 256"),
         ({"cluster": "workstation_cpu"}, "no calibrated profile"),
-        (
-            {"arm": Arm(name="freescale", exchange="prioritized", transport="host_ring")},
-            "arm.transport: 'host_ring' is not modelled yet",
-        ),
         ({"cluster": "tpu"}, "cluster: 'tpu' is not one of"),
         ({"model": ModelConfig(name="m", layers=1, dim=2048, heads=2)}, "model.heads"),
     ],

@@ -21,8 +21,9 @@ CPU = torch.device("cpu")
 
 
 def carried_by(name: Name, groups: Groups, device: torch.device) -> Groups:
-    """Groups whose `balance`, `ids`, `priority` and `exclusive` are that transport. Every rank must call it, in the
-    same order as it makes other groups. Give what it returns to `let_go` at the end.
+    """Groups whose `balance`, `ids`, `priority` and `exclusive` are that transport; `host_ring_hidden` leaves
+    `priority`, which every step waits for, as it is. Every rank must call it, in the same order as it makes other
+    groups. Give what it returns to `let_go` at the end.
 
     Args:
         device: where tables and embeddings lie.
@@ -30,16 +31,16 @@ def carried_by(name: Name, groups: Groups, device: torch.device) -> Groups:
     Raises:
         RunError: it cannot be used here.
     """
-    require(name)
     match name:
         case "process_group":
             return groups
-        case "host_ring":
+        case "host_ring" | "host_ring_hidden":
+            require("host_ring")
             return dataclasses.replace(
                 groups,
                 balance=HostRing.connect(CPU),
                 ids=HostRing.connect(CPU),
-                priority=HostRing.connect(device),
+                priority=HostRing.connect(device) if name == "host_ring" else groups.priority,
                 exclusive=HostRing.connect(device),
             )
     assert_never(name)

@@ -117,9 +117,12 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     ),
     Assumption(
         number="A13",
-        statement="Collectives of one lane run one after another, those of two lanes side by side; compute beside a "
-        "collective is not slowed down.",
-        source="first model; contention is not modelled yet",
+        statement="Collectives of one lane run one after another, those of two lanes side by side. Compute beside a "
+        "collective runs at (1 - SMs held / 132) x (1 - HBM bandwidth taken / 3.35 TB/s) of its speed, the SMs from "
+        "the rank's arrival on (NCCL's kernels spin), the bandwidth while bytes move; shares of several collectives "
+        "add up. All compute is slowed alike, whether SMs, memory or launches bound it. Collectives are not slowed.",
+        source="one channel is one CTA on its own SM (nccl#1656); the product form is derived; 30-40 % measured for "
+        "matmuls beside AllGather inside a node (pytorch#179937), where it gives 43 %",
         confidence="L",
     ),
     Assumption(
@@ -139,8 +142,8 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption(
         number="A16",
         statement="Collision embeddings, and after them the dense AllReduce, start beside the exclusive gradients on "
-        "another communicator and share the network with them: all move at half speed until the shorter is done. "
-        "Ids beside exclusive embeddings are too small to matter.",
+        "another communicator and share the network with them: all move at half speed until the shorter is done, over "
+        "NCCL and over the host ring alike. Ids beside exclusive embeddings are too small to matter.",
         source="two process groups slow each other (torchrec#4251); equal shares are a guess",
         confidence="L",
     ),
@@ -167,5 +170,39 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         "owner's rows collides, whatever the ids say, and nothing else changes.",
         source="definition of the sweep; a real change of rate also changes how often rows repeat",
         confidence="L",
+    ),
+    Assumption(
+        number="A20",
+        statement="On H100, NCCL holds 16 SMs in an AllToAll, 24 in an AllGather and 16 in an AllReduce, whatever the "
+        "size of the message.",
+        source="grids of NCCL kernels: nccl#1598, NVIDIA forum 337991, src/transport/nvls.cc; small ones take fewer",
+        confidence="M",
+    ),
+    Assumption(
+        number="A21",
+        statement="The host-staged ring is flat: W - 1 messages of 7 us (RDMA verbs; gloo would take 40), at the "
+        "slowest of D2H 52, H2D 55, NIC 23.5 GB/s and host memory, 480 GB/s a node over 4 passes a byte and the "
+        "node's GPUs, all staging at once: 15 GB/s a GPU on h100_paper. The copies of one chunk of up to 4 MB are "
+        "paid on top. Rounds inside a node take the same way as others.",
+        source="nvbandwidth#24, uccl#113, SimAI calbusbw.h; host memory derived from 16 DDR5-4800 channels; the ring "
+        "is that of repro.comm.transport.host_ring",
+        confidence="L",
+    ),
+    Assumption(
+        number="A22",
+        statement="Of HBM bandwidth a collective takes the bytes it sends and receives in a second, averaged over "
+        "ranks and its whole transfer: three times for AllToAll and AllGather of NCCL between nodes (buffer, FIFO, "
+        "NIC), once inside a node, for AllReduce and for the host ring.",
+        source="NCCL's staging FIFO (arXiv 2510.20171); the factors are derived, none was measured",
+        confidence="L",
+    ),
+    Assumption(
+        number="A23",
+        statement="Under arm.transport host_ring every AllToAll and AllGather of the arm takes the ring, those the "
+        "step is blocked on included, as the measured arm does; under host_ring_hidden these stay on NCCL. The paper "
+        "does not say which of the two it does. The dense AllReduce always stays on NCCL. Simulated, TorchRec's "
+        "exchange may take the ring, too; no measured run does that.",
+        source="paper, technique 3 (collectives without reduction); repro.comm.transport.choose",
+        confidence="M",
     ),
 )

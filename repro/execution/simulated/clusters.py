@@ -43,8 +43,16 @@ class Cluster:
     """Achieved per GPU and direction through its NIC."""
     all_reduce_bandwidth: float
     """Bus bandwidth of an AllReduce that spans nodes."""
-    pcie_bandwidth: float
-    """Host to device (or back) by a copy engine from pinned memory."""
+    hbm_bandwidth: float
+    """Peak of the GPU's memory, reads plus writes."""
+    device_to_host_bandwidth: float
+    """By a copy engine into pinned memory."""
+    host_to_device_bandwidth: float
+    """By a copy engine out of pinned memory."""
+    host_memory_bandwidth: float
+    """Usable in a node's memory, reads plus writes, shared by its GPUs."""
+    host_message_latency: float
+    """A message between the host memories of two GPUs, its software included."""
     kernel_launch: float
     """One kernel launch, seen by the GPU."""
     stream_sync: float
@@ -71,7 +79,11 @@ H100_PAPER = Cluster(
     nvlink_bandwidth=240e9,  # M: 600 GB/s NVSwitch is 300 a direction; NCCL reaches 232-247 there (nccl-tests#175)
     nic_bandwidth=23.5e9,  # H: 200 Gb/s port, SimAI calbusbw.h; 24 alone in nccl#1048
     all_reduce_bandwidth=182e9,  # H: 91 GB/s over 4 HDR-200 NICs (nccl-tests#100), twice that over 8
-    pcie_bandwidth=55e9,  # M: PCIe 5 x16 by copy engine, NVIDIA nvbandwidth
+    hbm_bandwidth=3.35e12,  # H: NVIDIA data sheet, SXM 80 GB
+    device_to_host_bandwidth=52e9,  # M: 52.8 by an SM copy (nvbandwidth#24); by copy engine 52-55, derived
+    host_to_device_bandwidth=55e9,  # M: PCIe 5 x16 by copy engine, NVIDIA nvbandwidth
+    host_memory_bandwidth=480e9,  # L: 2 sockets of 8 DDR5-4800 channels are 614 GB/s peak; never measured
+    host_message_latency=7e-6,  # M: 6.5 us by RDMA verbs (uccl#113); gloo takes 40 us
     kernel_launch=5e-6,  # L: 3.1 us for a 0-byte NCCL op on H20 (DeepEP#303), more through PyTorch
     stream_sync=10e-6,  # L: half of a V100 round trip
 )

@@ -1,4 +1,5 @@
-"""Durations of collectives: alpha-beta models by world size, with an NVLink and a NIC term.
+"""Durations of collectives: alpha-beta models by world size, with an NVLink and a NIC term. Over NCCL here; AllToAll
+and AllGather may go over the host-staged ring instead (`repro.execution.simulated.host_ring`).
 
 All sizes are bytes of the busiest rank, all results seconds of transfer once every rank has arrived. Waiting for ranks
 is the engine's affair. A world of one moves nothing and costs one kernel launch.
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from repro.execution.simulated import host_ring
+from repro.execution.simulated.carriers import Carrier
 from repro.execution.simulated.clusters import Cluster
 
 _WORLDS = (8, 16, 32, 64, 128, 256)
@@ -41,8 +44,10 @@ def all_to_all_split(cluster: Cluster, world: int) -> tuple[float, float]:
     return (world - near) / world, (near - 1) / world
 
 
-def all_to_all(cluster: Cluster, world: int, *, nic_bytes: float, nvlink_bytes: float) -> float:
-    """AllToAll: latency + the slower of its NIC part and its NVLink part.
+def all_to_all(
+    cluster: Cluster, world: int, *, nic_bytes: float, nvlink_bytes: float, carrier: Carrier = "process_group"
+) -> float:
+    """AllToAll: latency + the slower of its NIC part and its NVLink part; over the ring, both parts are one.
 
     Args:
         nic_bytes: most bytes any rank sends or receives across nodes.
@@ -50,6 +55,8 @@ def all_to_all(cluster: Cluster, world: int, *, nic_bytes: float, nvlink_bytes: 
 
     Example: 14.7 MB a rank, equal parts: 0.10 ms on 8, 0.76 ms on 64, 0.96 ms on 256 GPUs of `h100_paper`.
     """
+    if carrier == "host_ring":
+        return host_ring.all_to_all(cluster, world, sent_bytes=nic_bytes + nvlink_bytes)
     if world == 1:
         return cluster.kernel_launch
     # The fitted efficiency falls past 128 GPUs but is held at its last value past 256, where nothing is published.
@@ -58,9 +65,11 @@ def all_to_all(cluster: Cluster, world: int, *, nic_bytes: float, nvlink_bytes: 
     return by_world(_ALL_TO_ALL_LATENCY, world) + max(network, nvlink_bytes / cluster.nvlink_bandwidth)
 
 
-def all_gather(cluster: Cluster, world: int, *, total_bytes: float) -> float:
+def all_gather(cluster: Cluster, world: int, *, total_bytes: float, carrier: Carrier = "process_group") -> float:
     """AllGather of `total_bytes` (all ranks' shares together): the better of the low-latency protocol, which has a
-    quarter of the bandwidth, and the ring."""
+    quarter of the bandwidth, and NCCL's ring; or the host ring."""
+    if carrier == "host_ring":
+        return host_ring.all_gather(cluster, world, total_bytes=total_bytes)
     if world == 1:
         return cluster.kernel_launch
     transfer = total_bytes * (world - 1) / world / _ring_bandwidth(cluster, world)

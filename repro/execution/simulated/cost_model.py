@@ -7,11 +7,13 @@ The embedding exchange is the arm's: TorchRec's arms send a row for every lookup
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from repro.config import RunConfig
-from repro.execution.simulated import communication, compute
+from repro.execution.simulated import communication, compute, contention
+from repro.execution.simulated.carriers import carrier_of
 from repro.execution.simulated.clusters import Cluster
 from repro.execution.simulated.engine import StepCosts
 from repro.execution.simulated.prioritized_costs import StepRows, beside, prioritized_costs
@@ -73,7 +75,7 @@ def step_costs(config: RunConfig, cluster: Cluster, batch: GlobalBatch, rows: St
     seconds |= _local_work(config, cluster, batch)
     seconds[Op.DENSE_ALL_REDUCE] = communication.all_reduce(cluster, world, total_bytes=gradient_bytes)
     sent[Op.DENSE_ALL_REDUCE] = np.full(world, 2 * gradient_bytes * (world - 1) / world)
-    part = _balancing(cluster, world, batch)
+    part = _balancing(config, cluster, batch)
     seconds |= part[0]
     sent |= part[1]
     if config.arm.exchange in ("prioritized", "stale"):
@@ -82,7 +84,7 @@ def step_costs(config: RunConfig, cluster: Cluster, batch: GlobalBatch, rows: St
         seconds |= exchange.seconds
         sent |= exchange.sent
         seconds[Op.DENSE_BACKWARD] = seconds[Op.DENSE_BACKWARD] + exchange.sum_duplicates
-        seconds |= _beside_exclusive_gradients(cluster, world, seconds)
+        seconds |= _beside_exclusive_gradients(config, cluster, seconds)
     else:
         part = _embedding_exchange(config, cluster, batch)
         seconds |= part[0]
@@ -92,24 +94,38 @@ def step_costs(config: RunConfig, cluster: Cluster, batch: GlobalBatch, rows: St
             op: np.broadcast_to(np.rint(np.multiply(s, 1e9)), world).astype(np.int64) for op, s in seconds.items()
         },
         bytes={op: np.rint(sent_R).astype(np.int64) for op, sent_R in sent.items()},
+        loads={
+            op: contention.load(
+                op,
+                carrier_of(config.arm, op),
+                cluster,
+                world,
+                sent=float(sent_R.mean()),
+                seconds=float(np.max(seconds[op])),
+            )
+            for op, sent_R in sent.items()
+        },
     )
 
 
 def _beside_exclusive_gradients(
-    cluster: Cluster, world: int, seconds: dict[Op, np.ndarray | float]
+    config: RunConfig, cluster: Cluster, seconds: dict[Op, np.ndarray | float]
 ) -> dict[Op, np.ndarray | float]:
     """What starts as the exclusive gradients do, on another communicator, shares the network with them (A16):
     first the collision embeddings, then the dense gradients, while there is something left to share with."""
-    latency = communication.all_to_all(cluster, world, nic_bytes=0, nvlink_bytes=0)
-    exclusive, collision, dense = (
-        float(np.max(seconds[op]))
-        for op in (Op.EXCLUSIVE_GRADIENT_ALL_TO_ALL, Op.COLLISION_EMBEDDING_ALL_TO_ALL, Op.DENSE_ALL_REDUCE)
-    )
+    ops = Op.EXCLUSIVE_GRADIENT_ALL_TO_ALL, Op.COLLISION_EMBEDDING_ALL_TO_ALL, Op.DENSE_ALL_REDUCE
+    exclusive, collision, dense = (float(np.max(seconds[op])) for op in ops)
+    others = (collision + dense, exclusive, max(exclusive - collision, 0.0))
     return {
-        Op.COLLISION_EMBEDDING_ALL_TO_ALL: beside(collision, exclusive, latency),
-        Op.DENSE_ALL_REDUCE: beside(dense, max(exclusive - collision, 0.0), latency),
-        Op.EXCLUSIVE_GRADIENT_ALL_TO_ALL: beside(exclusive, collision + dense, latency),
+        op: beside(float(np.max(seconds[op])), other, _latency(config, cluster, op))
+        for op, other in zip(ops, others, strict=True)
     }
+
+
+def _latency(config: RunConfig, cluster: Cluster, op: Op) -> float:
+    return communication.all_to_all(
+        cluster, config.gpus, nic_bytes=0, nvlink_bytes=0, carrier=carrier_of(config.arm, op)
+    )
 
 
 def _local_work(config: RunConfig, cluster: Cluster, batch: GlobalBatch) -> dict[Op, np.ndarray | float]:
@@ -132,8 +148,9 @@ Part = tuple[dict[Op, float], dict[Op, np.ndarray]]
 """Seconds of some collectives, and the bytes that leave each rank in them, (R,)."""
 
 
-def _balancing(cluster: Cluster, world: int, batch: GlobalBatch) -> Part:
+def _balancing(config: RunConfig, cluster: Cluster, batch: GlobalBatch) -> Part:
     """The three stages of sequence load balancing. Of the third, only samples that change rank travel."""
+    world, over = config.gpus, partial(carrier_of, config.arm)
     held_R = np.bincount(batch.origin, minlength=world)
     lengths_R = 2 * _LENGTH_BYTES * held_R  # UIH length and candidate count
     composite_R = _LENGTH_BYTES * held_R
@@ -141,13 +158,18 @@ def _balancing(cluster: Cluster, world: int, batch: GlobalBatch) -> Part:
     origin, target, moved = batch.origin[moves], batch.rank[moves], batch.packed_bytes()[moves]
     crosses = origin // cluster.gpus_per_node != target // cluster.gpus_per_node
     seconds = {
-        Op.LENGTHS_ALL_GATHER: communication.all_gather(cluster, world, total_bytes=float(lengths_R.sum())),
-        Op.CANDIDATES_ALL_GATHER: communication.all_gather(cluster, world, total_bytes=float(composite_R.sum())),
+        Op.LENGTHS_ALL_GATHER: communication.all_gather(
+            cluster, world, total_bytes=float(lengths_R.sum()), carrier=over(Op.LENGTHS_ALL_GATHER)
+        ),
+        Op.CANDIDATES_ALL_GATHER: communication.all_gather(
+            cluster, world, total_bytes=float(composite_R.sum()), carrier=over(Op.CANDIDATES_ALL_GATHER)
+        ),
         Op.SAMPLES_ALL_TO_ALL: communication.all_to_all(
             cluster,
             world,
             nic_bytes=_busiest(origin[crosses], target[crosses], moved[crosses], world),
             nvlink_bytes=_busiest(origin[~crosses], target[~crosses], moved[~crosses], world),
+            carrier=over(Op.SAMPLES_ALL_TO_ALL),
         ),
     }
     return seconds, {
@@ -173,16 +195,22 @@ def _embedding_exchange(config: RunConfig, cluster: Cluster, batch: GlobalBatch)
     remote = (world - 1) / world
     splits_R = np.full(world, world * (batch.uih_features + batch.candidate_features) * _LENGTH_BYTES)
 
-    def seconds(buffer_R: np.ndarray) -> float:
+    def seconds(op: Op, buffer_R: np.ndarray) -> float:
         nic, nvlink = communication.all_to_all_split(cluster, world)
         largest = float(buffer_R.max())
-        return communication.all_to_all(cluster, world, nic_bytes=nic * largest, nvlink_bytes=nvlink * largest)
+        return communication.all_to_all(
+            cluster,
+            world,
+            nic_bytes=nic * largest,
+            nvlink_bytes=nvlink * largest,
+            carrier=carrier_of(config.arm, op),
+        )
 
     return {
-        Op.ID_SPLITS_ALL_TO_ALL: seconds(splits_R) + cluster.stream_sync,
-        Op.ID_ALL_TO_ALL: seconds(ids_R * _ID_BYTES),
-        Op.EMBEDDING_ALL_TO_ALL: seconds(ids_R * row_bytes),
-        Op.GRADIENT_ALL_TO_ALL: seconds(ids_R * row_bytes),
+        Op.ID_SPLITS_ALL_TO_ALL: seconds(Op.ID_SPLITS_ALL_TO_ALL, splits_R) + cluster.stream_sync,
+        Op.ID_ALL_TO_ALL: seconds(Op.ID_ALL_TO_ALL, ids_R * _ID_BYTES),
+        Op.EMBEDDING_ALL_TO_ALL: seconds(Op.EMBEDDING_ALL_TO_ALL, ids_R * row_bytes),
+        Op.GRADIENT_ALL_TO_ALL: seconds(Op.GRADIENT_ALL_TO_ALL, ids_R * row_bytes),
     }, {
         Op.ID_SPLITS_ALL_TO_ALL: splits_R * remote,
         Op.ID_ALL_TO_ALL: ids_R * _ID_BYTES * remote,

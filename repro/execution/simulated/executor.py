@@ -12,13 +12,12 @@ from repro.execution.base import RunResult, StepFacts, sparsity_pct
 from repro.execution.simulated import whatif
 from repro.execution.simulated.assumptions import ASSUMPTIONS
 from repro.execution.simulated.batches import Batches
+from repro.execution.simulated.carriers import NAMES, carrier_of
 from repro.execution.simulated.clusters import Cluster, cluster
 from repro.execution.simulated.cost_model import GlobalBatch, step_costs
 from repro.execution.simulated.engine import place, to_timeline
 from repro.execution.simulated.prioritized_costs import StepRows
 from repro.pipeline.step_plan import step_plan
-
-TRANSPORT = "simulated-nccl"
 
 
 def simulate(
@@ -36,8 +35,8 @@ def simulate(
         progress: called after each step with the number of steps done.
 
     Raises:
-        InputError: not a simulated config, a transport that is not modelled, a cluster without profile or with too few
-            GPUs, fewer global batches than steps, or heads wider than attention kernels go.
+        InputError: not a simulated config, a cluster without profile or with too few GPUs, fewer global batches than
+            steps, or heads wider than attention kernels go.
     """
     hardware = _checked_cluster(config, dataset)
     plan = step_plan(config.arm)
@@ -53,8 +52,9 @@ def simulate(
             seen.append((batch, rows))
         progress(step + 1)
     prioritized = config.arm.exchange == "prioritized"
+    names = {planned.op: NAMES[carrier_of(config.arm, planned.op)] for planned in plan}
     return RunResult(
-        timeline=to_timeline(plan, place(plan, costs), costs, run_id=run_id, transport=TRANSPORT),
+        timeline=to_timeline(plan, place(plan, costs), costs, run_id=run_id, transports=names),
         facts=facts,
         hardware={"cluster": hardware.name, "gpu": hardware.gpu, "gpus": str(config.gpus)},
         notes=(*(str(assumption) for assumption in ASSUMPTIONS), *((whatif.NOTE,) if prioritized else ())),
@@ -86,10 +86,6 @@ def _facts(step: int, batch: GlobalBatch, rows: StepRows | None, collision_pct: 
 def _checked_cluster(config: RunConfig, dataset: PreparedDataset) -> Cluster:
     if config.mode != "simulated":
         raise InputError(f"mode: the simulator runs simulated configs, got {config.mode!r}")
-    if config.arm.transport != "process_group":
-        raise InputError(
-            f"arm.transport: {config.arm.transport!r} is not modelled yet; measure or emulate {config.arm.name!r}"
-        )
     hardware = cluster(config.cluster)
     if config.gpus > hardware.gpus:
         raise InputError(f"gpus: {config.gpus}, but cluster {hardware.name} has {hardware.gpus}; lower gpus")

@@ -12,6 +12,7 @@ import numpy as np
 
 from repro.config import RunConfig
 from repro.execution.simulated import communication, compute
+from repro.execution.simulated.carriers import carrier_of
 from repro.execution.simulated.clusters import Cluster
 from repro.execution.simulated.rows import RowTraffic
 from repro.pipeline.ops import Op
@@ -62,8 +63,8 @@ class PrioritizedCosts:
 def prioritized_costs(config: RunConfig, cluster: Cluster, rows: StepRows) -> PrioritizedCosts:
     """Cost of every op of the exchange, of `stale` and `prioritized` alike."""
     moves = _moves(config, rows)
-    world, remote = config.gpus, (config.gpus - 1) / config.gpus
-    seconds = {op: np.asarray(_transfer(cluster, world, out_R, in_R)) for op, (out_R, in_R) in moves.items()}
+    remote = (config.gpus - 1) / config.gpus
+    seconds = {op: np.asarray(_transfer(op, config, cluster, out_R, in_R)) for op, (out_R, in_R) in moves.items()}
     sent = {op: out_R * remote for op, (out_R, _) in moves.items()}
     seconds[Op.ID_SPLITS_ALL_TO_ALL] = seconds[Op.ID_SPLITS_ALL_TO_ALL] + cluster.stream_sync
     return PrioritizedCosts(
@@ -106,11 +107,17 @@ def _moves(config: RunConfig, rows: StepRows) -> Moves:
     }
 
 
-def _transfer(cluster: Cluster, world: int, out_R: np.ndarray, in_R: np.ndarray) -> float:
+def _transfer(op: Op, config: RunConfig, cluster: Cluster, out_R: np.ndarray, in_R: np.ndarray) -> float:
     """AllToAll with equal parts for all peers, at the pace of the rank that sends or receives most."""
-    nic, nvlink = communication.all_to_all_split(cluster, world)
+    nic, nvlink = communication.all_to_all_split(cluster, config.gpus)
     largest = float(max(out_R.max(), in_R.max()))
-    return communication.all_to_all(cluster, world, nic_bytes=nic * largest, nvlink_bytes=nvlink * largest)
+    return communication.all_to_all(
+        cluster,
+        config.gpus,
+        nic_bytes=nic * largest,
+        nvlink_bytes=nvlink * largest,
+        carrier=carrier_of(config.arm, op),
+    )
 
 
 def _local(config: RunConfig, cluster: Cluster, rows: StepRows) -> dict[Op, np.ndarray]:

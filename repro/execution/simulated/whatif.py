@@ -20,7 +20,7 @@ from repro.timeline.ledger import bubble_metrics, build_ledger
 from repro.timeline.schema import Metric
 
 SHARES_PCT = (1, 2, 5, 10, 15, 100)
-METRICS = ("exposed_embedding_ms", "exposed_exclusive_ms", "step_ms")
+METRICS = ("exposed_comm_ms", "exposed_embedding_ms", "exposed_exclusive_ms", "step_ms")
 
 NOTE = (
     "metrics named ..._at_Npct override the collision rate: N % of every rank's rows collide, whatever the data set "
@@ -42,10 +42,11 @@ def at_other_shares(
         batches: of every step, with the rows that really collide.
     """
     plan = step_plan(config.arm)
+    names = dict.fromkeys((planned.op for planned in plan), "")
     found: dict[str, Metric] = {}
     for share_pct in SHARES_PCT:
         costs = [step_costs(config, cluster, batch, rows.with_share(share_pct / 100)) for batch, rows in batches]
-        timeline = to_timeline(plan, place(plan, costs), costs, run_id="what if", transport="")
+        timeline = to_timeline(plan, place(plan, costs), costs, run_id="what if", transports=names)
         ledger = build_ledger(timeline).after_warmup(config.warmup_steps)
         metrics = bubble_metrics(ledger, requests_per_step=config.global_batch)
         found |= {metric_at(name, share_pct): metrics[name] for name in METRICS}

@@ -8,6 +8,7 @@ from repro.report.figures.ablation import ablation_bars
 from repro.report.figures.collision import collision_figure
 from repro.report.figures.collision_sweep import collision_sweep_figure
 from repro.report.figures.exposed import exposed_figure
+from repro.report.figures.headline import headline_figure, steps_figure
 from repro.report.figures.ledger import ledger_bars
 from repro.report.figures.quality import ne_curves
 from repro.report.figures.straggler import straggler_against_uih
@@ -22,10 +23,12 @@ __all__ = [
     "collision_figure",
     "collision_sweep_figure",
     "exposed_figure",
+    "headline_figure",
     "ledger_bars",
     "ne_curves",
     "run_images",
     "step_timeline",
+    "steps_figure",
     "straggler_against_uih",
     "typical_step",
 ]

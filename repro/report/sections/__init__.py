@@ -13,6 +13,8 @@ from repro.report.sections.base import Illustration, Section, Table
 from repro.report.sections.collision import collision_section
 from repro.report.sections.collision_sweep import collision_sweep_section
 from repro.report.sections.exposed import exposed_section
+from repro.report.sections.grid import grid_section
+from repro.report.sections.headline import headline_section
 from repro.report.sections.ladder import ladder_section
 from repro.report.sections.ledger import ledger_section
 from repro.report.sections.partitions import batch_section, scale_section
@@ -37,6 +39,8 @@ _SECTIONS = (
     exposed_section,
     collision_sweep_section,
     throughput_section,
+    headline_section,
+    grid_section,
     ledger_section,
     timeline_section,
     quality_section,
