@@ -13,6 +13,7 @@ import pytest
 import experiments
 from repro.config import Arm, ModelConfig, PaceConfig, RunConfig, from_dict, override
 from repro.errors import InputError
+from repro.launch.provenance import run_fingerprint
 
 CONFIG = experiments.EXPERIMENTS[0].runs[0]
 
@@ -33,6 +34,14 @@ def test_the_fingerprint_follows_every_field() -> None:
     assert replace(CONFIG, seed=1).fingerprint() != CONFIG.fingerprint()
     assert override(CONFIG, ["model.layers=7"]).fingerprint() != CONFIG.fingerprint()
     assert override(CONFIG, [f"batch={CONFIG.batch}"]).fingerprint() == CONFIG.fingerprint()
+
+
+def test_how_often_a_run_is_saved_is_no_part_of_its_identity() -> None:
+    often = override(CONFIG, ["checkpoint.every=10", "checkpoint.keep=5"])
+    assert (often.checkpoint.every, often.checkpoint.keep) == (10, 5)
+    assert often.fingerprint() == CONFIG.fingerprint()
+    assert run_fingerprint(often, "data", [often]) == run_fingerprint(CONFIG, "data", [CONFIG])
+    assert from_dict(often.to_dict()) == often != CONFIG
 
 
 def test_override_reaches_nested_fields_and_keeps_types() -> None:
@@ -57,6 +66,8 @@ def test_override_reaches_nested_fields_and_keeps_types() -> None:
         ("network.rate_mbit=-1", "network.rate_mbit: must be >= 0"),
         ("network.delay_ms=1", "network.delay_ms: 1.0 needs a shaped network"),
         ("mode=emulated", "pace: is missing"),
+        ("checkpoint.every=-1", "checkpoint.every: must be >= 0"),
+        ("checkpoint.keep=0", "checkpoint.keep: must be >= 1"),
         ("pace.time_scale=2", "no such field 'pace'"),
     ],
 )
