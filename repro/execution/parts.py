@@ -100,7 +100,7 @@ def _cut_short(parts: list[RankPart]) -> tuple[str, ...]:
     begun = sorted({part.attempt_from for part in parts} - {0})
     if saved:
         beside = ", beside those that an attempt began at" if begun else ""
-        notes.append(f"{len(saved)} checkpoints, {sum(saved):.2f} s in all{beside}, are left out of the steps' times")
+        notes.append(f"checkpoints: {len(saved)}, {sum(saved):.2f} s in all{beside}; left out of the steps' times")
     if begun:
         others = "" if len({str(part.hardware) for part in parts}) == 1 else ", partly on other hardware"
         notes.append(

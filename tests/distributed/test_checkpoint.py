@@ -174,7 +174,7 @@ def test_saving_changes_no_number(uninterrupted: Reference, saved_often: tuple[l
     _assert_same(states, uninterrupted[0])
     for arm, result in _results(_configs(2, 1), folder).items():
         assert result.facts == uninterrupted[1][arm].facts
-        assert len(result.notes) == 1 and result.notes[0].startswith(f"{STEPS - 1} checkpoints, ")
+        assert len(result.notes) == 1 and result.notes[0].startswith(f"checkpoints: {STEPS - 1}, ")
 
 
 def test_the_newest_two_stay(saved_often: tuple[list[Any], Path]) -> None:
