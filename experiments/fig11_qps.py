@@ -14,7 +14,7 @@ from dataclasses import replace
 from experiments.experiment import Experiment
 from experiments.fig08c import REQUESTS, WORLDS
 from experiments.ladder import SIMULATED_PAPER
-from experiments.presets import FREESCALE_HIDDEN, SIMULATED_LADDER
+from experiments.presets import SIMULATED_LADDER
 
 EXPERIMENT = Experiment(
     name="fig11_qps",
@@ -32,6 +32,6 @@ EXPERIMENT = Experiment(
             arm=arm,
         )
         for gpus in WORLDS
-        for arm in (*SIMULATED_LADDER, FREESCALE_HIDDEN)
+        for arm in SIMULATED_LADDER
     ),
 )
