@@ -6,6 +6,7 @@ A recipe is a typed value made from a baseline by its delta. `EXPERIMENTS` lists
 from __future__ import annotations
 
 from experiments import (
+    autotune,
     collision_sweep,
     emulated_ladder,
     fig02,
@@ -37,6 +38,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     grid.EXPERIMENT,
     emulated_ladder.EXPERIMENT,
     stragglers.EXPERIMENT,
+    autotune.EXPERIMENT,
     collision_sweep.EXPERIMENT,
     transports.EXPERIMENT,
 )

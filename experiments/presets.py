@@ -28,6 +28,8 @@ BALANCE_VBS_TUNED = Arm(name="balance_vbs_tuned", partition="vbs", balance=Balan
 BALANCE_KK = Arm(name="balance_kk", partition="karmarkar_karp")
 BALANCE_COST = Arm(name="balance_cost", partition="fbs_cost")
 BALANCE_VBS_COST = Arm(name="balance_vbs_cost", partition="vbs_cost")
+BALANCE_VBS_COST_TUNED = Arm(name="balance_vbs_cost_tuned", partition="vbs_cost", balance=BalanceConfig(autotune=True))
+"""Measured and emulated runs only, as `BALANCE_VBS_TUNED`."""
 
 BALANCERS: tuple[Arm, ...] = (TORCHREC, BALANCE, BALANCE_VBS, BALANCE_KK, BALANCE_COST, BALANCE_VBS_COST)
 """Every partition, all else equal: none, the paper's two, the peer's (NVIDIA recsys-examples, verl), and our two."""

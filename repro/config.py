@@ -159,9 +159,15 @@ class PaceConfig:
     """Name of a cluster profile, for its device."""
     time_scale: float
     """Seconds of the run for a second of that device: slow enough that real exchanges can keep up."""
+    slow_rank: int = -1
+    """A rank whose device is slower than the others', as a throttled GPU is; -1: none."""
+    slowness: float = 1.0
+    """How many times as long its dense compute lasts."""
 
     def __post_init__(self) -> None:
         _require(self.time_scale > 0, "pace.time_scale", f"must be > 0, got {self.time_scale}")
+        _require(self.slow_rank >= -1, "pace.slow_rank", f"must be a rank, or -1 for none, got {self.slow_rank}")
+        _require(self.slowness >= 1, "pace.slowness", f"must be >= 1, got {self.slowness}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +222,8 @@ class RunConfig:
         _require_choice(self.mode, Mode, "mode")
         if self.mode == "emulated":
             _require(self.pace is not None, "pace", "is missing; an emulated run takes its time from it")
+            slow_rank = self.pace.slow_rank if self.pace is not None else -1
+            _require(slow_rank < self.gpus, "pace.slow_rank", f"must be below gpus ({self.gpus}), got {slow_rank}")
         else:
             _require(self.pace is None, "pace", f"is for emulated runs, not {self.mode} ones")
         _require(

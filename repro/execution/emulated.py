@@ -26,8 +26,8 @@ from repro.execution.simulated.compute import dense
 from repro.pipeline.pace import Pace
 
 
-def pace_of(config: RunConfig) -> Pace:
-    """How long dense compute of a batch lasts in this run.
+def pace_of(config: RunConfig, rank: int) -> Pace:
+    """How long dense compute of a batch lasts on this rank of the run.
 
     Raises:
         InputError: the run has no pace, or its cluster no profile.
@@ -35,6 +35,8 @@ def pace_of(config: RunConfig) -> Pace:
     if config.pace is None:
         raise InputError("pace: is missing; an emulated run takes its time from it")
     model, scale = config.pace.model, config.pace.time_scale
+    if rank == config.pace.slow_rank:
+        scale *= config.pace.slowness
     hardware = cluster(config.pace.cluster)
 
     def pace(batch: JaggedBatch) -> tuple[float, float]:
@@ -53,9 +55,14 @@ def note(config: RunConfig) -> str:
     """
     if config.pace is None:
         raise InputError("pace: is missing; an emulated run takes its time from it")
+    slow = (
+        f", on rank {config.pace.slow_rank} {config.pace.slowness:g} times as long as that"
+        if config.pace.slow_rank >= 0
+        else ""
+    )
     return (
         f"emulated: dense compute is the run's own small model and a sleep, and lasts {config.pace.time_scale:g} times "
-        f"as long as the cost model says for {config.pace.model.name} on one {cluster(config.pace.cluster).gpu}; "
+        f"as long as the cost model says for {config.pace.model.name} on one {cluster(config.pace.cluster).gpu}{slow}; "
         "lookups, row updates, optimizer, host work and exchanges take the time they take on this machine"
     )
 

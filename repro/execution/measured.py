@@ -38,7 +38,8 @@ BLOCK_STEPS = 10
 """Steps of one arm before the next has its turn."""
 
 
-PaceOf = Callable[[RunConfig], Pace | None]
+PaceOf = Callable[[RunConfig, int], Pace | None]
+"""Of a run and a rank."""
 
 
 def run_rank(runs: list[Assignment], dataset: PreparedDataset, device: Device, pace_of: PaceOf) -> None:
@@ -66,7 +67,7 @@ def train_runs(
     on_step: Callable[[], None],
 ) -> list[RunUnderWay]:
     """As `run_rank`, in process groups that are there; returns the runs, done. `on_step`: called after each step."""
-    under_way = [RunUnderWay.begin(run, dataset, device, groups, pace_of(run.config)) for run in runs]
+    under_way = [RunUnderWay.begin(run, dataset, device, groups, pace_of(run.config, groups.rank)) for run in runs]
     for one in under_way:
         one.restore()
     train_side_by_side(under_way, runs[0].config.steps, on_step)
@@ -83,7 +84,7 @@ def train_side_by_side(runs: Sequence[RunUnderWay], steps: int, on_step: Callabl
             one.train_until(min(first + BLOCK_STEPS, steps), on_step)
 
 
-def unpaced(_config: RunConfig) -> None:
+def unpaced(_config: RunConfig, _rank: int) -> None:
     """Compute lasts as long as it does."""
 
 

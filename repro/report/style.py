@@ -38,6 +38,7 @@ ARM_COLOUR = {
     "balance_kk": "#CC79A7",
     "balance_cost": "#44AA99",
     "balance_vbs_cost": "#882255",
+    "balance_vbs_cost_tuned": "#332288",
 }
 DATASET_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#882255")
 _PEER_COLOUR = "#CC79A7"

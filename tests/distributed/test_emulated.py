@@ -23,7 +23,7 @@ from repro.data.dataset import PreparedDataset
 from repro.device.paced import sleep_until
 from repro.errors import InputError
 from repro.execution.base import RunResult, summarize
-from repro.execution.emulated import pace_of
+from repro.execution.emulated import note, pace_of
 from repro.launch.local import run_on_ranks
 from repro.launch.network import obstacle
 from repro.launch.runs import jobs
@@ -85,7 +85,7 @@ def _expected(config: RunConfig, dataset: PreparedDataset, step: int, rank: int)
         else assign(config.arm.partition, lengths, config.gpus, candidates_S=candidates)
     )
     share = dataset.read(rows[rank_G == rank], config.max_uih)
-    return pace_of(config)(collate(share, 1))
+    return pace_of(config, rank)(collate(share, 1))
 
 
 @pytest.mark.parametrize("arm", [TORCHREC, BALANCE], ids=lambda arm: arm.name)
@@ -145,11 +145,24 @@ def test_an_emulated_run_trains_what_a_measured_one_does(
     assert not any("emulated" in note or "pace" in note for note in measured.notes)
 
 
+def test_one_rank_can_be_slower(folder: Path) -> None:
+    dataset = PreparedDataset.open(folder)
+    batch = collate(dataset.read(np.arange(4), CONFIG.max_uih), 1)
+    assert CONFIG.pace is not None
+    slow = replace(CONFIG, pace=replace(CONFIG.pace, slow_rank=1, slowness=1.5))
+    alike, other = np.array(pace_of(slow, 0)(batch)), np.array(pace_of(slow, 1)(batch))
+    assert alike == pytest.approx(np.array(pace_of(CONFIG, 1)(batch)))
+    assert other == pytest.approx(1.5 * alike)
+    assert "on rank 1 1.5 times as long" in note(slow) and "on rank" not in note(CONFIG)
+    with pytest.raises(InputError, match=r"pace\.slow_rank: must be below gpus"):
+        replace(CONFIG, pace=replace(CONFIG.pace, slow_rank=CONFIG.gpus))
+
+
 def test_a_pace_needs_a_device_that_has_a_profile() -> None:
     with pytest.raises(InputError, match="workstation_cpu has no calibrated profile"):
-        pace_of(replace(CONFIG, pace=replace(CONFIG.pace, cluster="workstation_cpu")))
+        pace_of(replace(CONFIG, pace=replace(CONFIG.pace, cluster="workstation_cpu")), 0)
     with pytest.raises(InputError, match="pace: is missing"):
-        pace_of(replace(CONFIG, mode="measured", pace=None))
+        pace_of(replace(CONFIG, mode="measured", pace=None), 0)
 
 
 def test_a_sleep_is_accurate_and_leaves_the_core() -> None:

@@ -153,7 +153,7 @@ def test_what_was_not_run_is_said(tmp_path: Path) -> None:
     write_run(tmp_path, config())
     lines: list[str] = []
     page = build_report(tmp_path, PAPER_VALUES, [], lines.append).read_text()
-    assert page.count('<p class="missing">Not run: <code>repro run') == 13
+    assert page.count('<p class="missing">Not run: <code>repro run') == 14
     assert "not run: The workload (`repro run fig02`), Stragglers against UIH length (`repro run fig08a`)" in lines[-1]
     assert "No assumptions were handed to this report" in page
 

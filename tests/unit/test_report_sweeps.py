@@ -16,7 +16,7 @@ from sim_data import skewed
 
 from experiments import grid, headline
 from experiments.paper_values import PAPER_VALUES
-from experiments.presets import BALANCE, BALANCE_PRIORITY, BALANCERS, SDD, STALE, TORCHREC
+from experiments.presets import BALANCE, BALANCE_PRIORITY, BALANCE_VBS_COST, BALANCERS, SDD, STALE, TORCHREC
 from repro.config import Arm
 from repro.errors import InputError
 from repro.execution.simulated.executor import simulate
@@ -26,6 +26,7 @@ from repro.report.figures.collision_sweep import collision_sweep_figure, curves
 from repro.report.figures.exposed import at_shares, exposed_figure, line_fit, low_shares, swept_run
 from repro.report.figures.headline import headline_figure
 from repro.report.figures.sweep import along, sweep_panels
+from repro.report.sections.autotune import autotune_section
 from repro.report.sections.collision import collision_section
 from repro.report.sections.collision_sweep import collision_sweep_section
 from repro.report.sections.exposed import exposed_section
@@ -39,6 +40,8 @@ from repro.timeline.schema import Metric
 from repro.tracking.record import RunRecord
 
 LADDER = (TORCHREC, SDD, BALANCE, BALANCE_PRIORITY)
+LIKE_TUNED = replace(BALANCE_VBS_COST, name="balance_vbs_cost_tuned")
+"""By name only: what is simulated has no times to learn from."""
 DATA = skewed(16 * 8 * 8, seed=11)
 
 
@@ -50,6 +53,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[RunRecord]:
         *(replace(base, experiment="fig08b", batch=batch, arm=arm) for batch in (4, 8) for arm in BALANCERS),
         *(replace(base, experiment="fig08c", gpus=gpus, arm=arm) for gpus in (8, 16) for arm in BALANCERS),
         *(replace(base, experiment="stragglers", arm=arm) for arm in BALANCERS),
+        *(replace(base, experiment="autotune", arm=arm) for arm in (BALANCE_VBS_COST, LIKE_TUNED)),
         *(replace(base, experiment="fig09", max_uih=cap, arm=arm) for cap in (1000, 8000) for arm in (*LADDER, STALE)),
         *(replace(base, experiment="fig11_qps", gpus=gpus, arm=arm) for gpus in (8, 16) for arm in LADDER),
         *(replace(base, experiment="headline", gpus=8, steps=3, arm=run.arm) for run in headline.EXPERIMENT.runs),
@@ -92,6 +96,7 @@ def of(records: list[RunRecord], experiment: str) -> list[RunRecord]:
         (exposed_section, "fig09"),
         (collision_sweep_section, "collision_sweep"),
         (stragglers_section, "stragglers"),
+        (autotune_section, "autotune"),
         (throughput_section, "fig11_qps"),
         (headline_section, "headline"),
         (grid_section, "grid"),
@@ -243,6 +248,25 @@ def test_a_grid_with_a_gap_says_which_run_it_lacks(records, tmp_path: Path) -> N
         "exposed communication, with host_ring_hidden",
         "step, with host_ring_hidden",
     }
+
+
+def test_autotune_says_what_it_took_from_the_wait_and_from_the_step(records, tmp_path: Path) -> None:
+    known = {"balance_vbs_cost": (20.0, 100.0), "balance_vbs_cost_tuned": (5.0, 80.0)}
+    runs = [
+        replace(
+            run,
+            metrics=run.metrics
+            | {
+                name: Metric(value=value, unit="")
+                for name, value in zip(("straggler_pct", "step_ms"), known[run.config.arm.name], strict=True)
+            },
+        )
+        for run in of(records, "autotune")
+    ]
+    answer = autotune_section(runs, PAPER_VALUES, tmp_path).answer.replace("\u00a0", " ")
+    assert "the others wait 20.0 % of the step with equal shares" in answer
+    assert "5.0 % with shares that follow" in answer and "a step takes 20 % less time" in answer
+    assert "no setting has both" in autotune_section(runs[:1], PAPER_VALUES, tmp_path).answer
 
 
 def test_figures_have_paper_values_apart(records) -> None:

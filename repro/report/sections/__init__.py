@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.report.published import PaperValue
+from repro.report.sections.autotune import autotune_section
 from repro.report.sections.base import Illustration, Section, Table
 from repro.report.sections.collision import collision_section
 from repro.report.sections.collision_sweep import collision_sweep_section
@@ -33,6 +34,7 @@ _SECTIONS = (
     workload_section,
     straggler_section,
     stragglers_section,
+    autotune_section,
     batch_section,
     scale_section,
     collision_section,
