@@ -2,7 +2,7 @@
 
 Source     none: the paper adds techniques up in one order and shows no share of each at 256 GPUs
 Command    repro run grid
-Duration   20 s on one core
+Duration   40 s on one core
 Expected   nothing published
 
 The order in which techniques are added decides what each seems to gain, so all eight combinations are run. Technique 3
@@ -37,7 +37,7 @@ EXPERIMENT = Experiment(
     figure="",
     question="What is each technique's own share at 256 GPUs, whatever the order?",
     expected="not published",
-    duration="20 s",
+    duration="40 s",
     runs=tuple(
         replace(LARGEST, experiment="grid", figure="", arm=corner(*techniques))
         for techniques in product((False, True), (False, True), TRANSPORTS)

@@ -83,7 +83,7 @@ def along(records: Sequence[RunRecord], knob: Knob, metric: str, label: str) -> 
             draw_curves(axes, panel, knob)
             axes.set_title(shared)
             axes.set_ylim(bottom=0)
-            axes.yaxis.set_major_formatter("{x:,g}")
+            axes.yaxis.set_major_formatter("{x:,.10g}")
         row[0].set_ylabel(label)
         legend_above(figure, row[0], columns=len(panels[0][1]) if len(panels[0][1]) < 5 else 3)
     return figure

@@ -13,6 +13,12 @@ from repro.report.style import SavedFigure, save_figure
 from repro.tracking.record import RunRecord
 
 BALANCED = "balance"
+FULL = "freescale"
+RING_NOTE = (
+    " freescale sends the rows that a step waits for over the host-staged ring, too. By itself that is slower than "
+    "NCCL, most of all inside a node, where it leaves NVLink unused; section The headline has the arm that does not."
+)
+"""For captions of simulated runs of `FULL`."""
 
 
 @dataclass(frozen=True, kw_only=True)

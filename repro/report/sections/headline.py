@@ -10,11 +10,10 @@ from repro.report.figures import headline_figure
 from repro.report.figures.exposed import EXCLUSIVE, PRIORITY, at_shares
 from repro.report.figures.headline import CHANGE, METRIC, change_pct
 from repro.report.published import PaperValue
-from repro.report.sections.base import Section, Table, commands, illustrate, not_run, runs_of, sentence_of
+from repro.report.sections.base import FULL, Section, Table, commands, illustrate, not_run, runs_of, sentence_of
 from repro.report.verdict import BAND_TEXT, verdict_of_change
 from repro.tracking.record import RunRecord
 
-FULL = "freescale"
 _TYPICAL = 10
 """Per cent of rows that collide, near the middle of the published range."""
 _HEADER = (

@@ -10,6 +10,8 @@ from repro.report.figures import ablation_bars
 from repro.report.published import PaperValue
 from repro.report.sections.base import (
     BALANCED,
+    FULL,
+    RING_NOTE,
     Section,
     Table,
     answer_by_mode,
@@ -48,6 +50,8 @@ def ladder_section(records: Sequence[RunRecord], published: Sequence[PaperValue]
         f"{modes_of(runs)}; outlined bars are the paper's own values (confidence mark in brackets). Every ratio is to "
         f"{BASELINE} of the same mode, data set and world size. Milliseconds compare within one setting only."
     )
+    if any(run.config.arm.name == FULL for run in runs):
+        caption += RING_NOTE
     return Section(
         anchor="ladder",
         title="The ablation ladder",

@@ -9,7 +9,17 @@ from repro.report.comparison import BASELINE
 from repro.report.figures import along
 from repro.report.figures.sweep import Curve, Panel, sweep_panels
 from repro.report.published import PaperValue
-from repro.report.sections.base import Section, Table, commands, illustrate, not_run, runs_of, sentence_of
+from repro.report.sections.base import (
+    FULL,
+    RING_NOTE,
+    Section,
+    Table,
+    commands,
+    illustrate,
+    not_run,
+    runs_of,
+    sentence_of,
+)
 from repro.tracking.record import RunRecord
 
 
@@ -43,7 +53,8 @@ def throughput_section(records: Sequence[RunRecord], published: Sequence[PaperVa
                 folder,
                 "throughput",
                 "Simulated. The gain of balance+priority holds deduplication as well as priority (the section before "
-                "tells them apart), at the collision rate of the data set, which grows with the global batch.",
+                "tells them apart), at the collision rate of the data set, which grows with the global batch."
+                + (RING_NOTE if any(run.config.arm.name == FULL for run in runs) else ""),
             ),
         ),
         table=Table(
