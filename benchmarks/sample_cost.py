@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from experiments.presets import TINY
+from repro.calibration.fit import relative_fit
 from repro.config import ModelConfig
 from repro.model.encoder import HstuEncoder
 
@@ -46,17 +47,10 @@ class Fit:
 
 def fit(lengths_N: np.ndarray, seconds_N: np.ndarray) -> Fit:
     """Fit the three coefficients."""
-    scaled_N = lengths_N / lengths_N.max()
-    columns_N3 = np.stack([np.ones_like(scaled_N), scaled_N, scaled_N**2], axis=1) / seconds_N[:, None]
-    found_3, *_ = np.linalg.lstsq(columns_N3, np.ones_like(seconds_N), rcond=None)
-    errors_N = columns_N3 @ found_3 - 1
-    largest = float(lengths_N.max())
-    return Fit(
-        float(found_3[0]),
-        float(found_3[1]) / largest,
-        float(found_3[2]) / largest**2,
-        float(np.sqrt(np.mean(errors_N**2))),
-    )
+    unit = float(lengths_N.max())
+    found_3, residual = relative_fit((lengths_N / unit)[:, None] ** np.arange(3), seconds_N)
+    per_sample, linear, quadratic = (float(value) for value in found_3 / unit ** np.arange(3))
+    return Fit(per_sample, linear, quadratic, residual)
 
 
 def median_seconds(model: ModelConfig, length: int, repeats: int = REPEATS) -> float:

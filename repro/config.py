@@ -220,12 +220,12 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _require_choice(self.mode, Mode, "mode")
-        if self.mode == "emulated":
-            _require(self.pace is not None, "pace", "is missing; an emulated run takes its time from it")
-            slow_rank = self.pace.slow_rank if self.pace is not None else -1
-            _require(slow_rank < self.gpus, "pace.slow_rank", f"must be below gpus ({self.gpus}), got {slow_rank}")
+        if self.pace is None:
+            _require(self.mode != "emulated", "pace", "is missing; an emulated run takes its time from it")
         else:
-            _require(self.pace is None, "pace", f"is for emulated runs, not {self.mode} ones")
+            _require(self.mode == "emulated", "pace", f"is for emulated runs, not {self.mode} ones")
+            slow_rank = self.pace.slow_rank
+            _require(slow_rank < self.gpus, "pace.slow_rank", f"must be below gpus ({self.gpus}), got {slow_rank}")
         _require(
             self.mode == "simulated"
             or self.arm.transport == "process_group"

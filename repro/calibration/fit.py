@@ -32,6 +32,21 @@ class AlphaBeta:
         return self.alpha_s + self.beta_s_per_byte * size
 
 
+def relative_fit(terms_NK: np.ndarray, seconds_N: np.ndarray) -> tuple[np.ndarray, float]:
+    """Least squares of relative errors: seconds = terms x coefficients.
+
+    Args:
+        terms_NK: float (N, K), columns of one magnitude, so that the solver loses no digits.
+        seconds_N: positive, float (N,).
+
+    Returns:
+        Coefficients, float64 (K,), and the root mean square of (fitted - measured) / measured.
+    """
+    columns_NK = terms_NK / seconds_N[:, None]
+    found_K, *_ = np.linalg.lstsq(columns_NK, np.ones_like(seconds_N), rcond=None)
+    return found_K, float(np.sqrt(np.mean((columns_NK @ found_K - 1.0) ** 2)))
+
+
 def alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> AlphaBeta:
     """Fit the line.
 
@@ -47,9 +62,6 @@ def alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> AlphaBeta:
     size_N, seconds_N = np.asarray(sizes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     if not (seconds_N > 0).all():
         raise ValueError("alpha and beta need times above zero")
-    # In units of the largest size, so that both columns are of one magnitude and the solver loses no digits.
     unit = float(size_N.max())
-    columns_N2 = np.stack([np.ones_like(size_N), size_N / unit], axis=1) / seconds_N[:, None]
-    (alpha, beta), *_ = np.linalg.lstsq(columns_N2, np.ones_like(size_N), rcond=None)
-    errors_N = columns_N2 @ np.array([alpha, beta]) - 1.0
-    return AlphaBeta(float(alpha), float(beta) / unit, float(np.sqrt(np.mean(errors_N**2))))
+    (alpha, beta), residual = relative_fit(np.stack([np.ones_like(size_N), size_N / unit], axis=1), seconds_N)
+    return AlphaBeta(float(alpha), float(beta) / unit, residual)

@@ -62,13 +62,12 @@ def execute_notebooks(
         mark = f"<!-- inputs: {fingerprint([*made_from, hashlib.sha256(content).hexdigest()])} -->\n"
         if _tail(page).endswith(mark):
             log(f"{page}: up to date, skipped")
-            pages.append(page)
-            continue
-        text = _execute(notebook, content.decode(), results.resolve())
-        out_dir.mkdir(parents=True, exist_ok=True)
-        write_atomically(page, text + mark)
+        else:
+            text = _execute(notebook, content.decode(), results.resolve())
+            out_dir.mkdir(parents=True, exist_ok=True)
+            write_atomically(page, text + mark)
+            log(f"{page}: executed")
         pages.append(page)
-        log(f"{page}: executed")
     return pages
 
 

@@ -21,6 +21,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from repro.report.published import PaperValue
+
 INK = "#24292f"
 GRID = "#8c959f"
 WIDTH = 9.0
@@ -106,6 +108,19 @@ def bar_style(arm: str, mode: str) -> dict[str, Any]:
     if mode == "paper":
         return {"facecolor": "none", "edgecolor": colour, "hatch": MODE_HATCH[mode], "linewidth": 1.4}
     return {"facecolor": colour, "edgecolor": INK, "hatch": MODE_HATCH[mode], "linewidth": 0.6}
+
+
+def paper_style(value: PaperValue) -> dict[str, Any]:
+    """Keyword arguments of a published point: a hollow star in its arm's colour."""
+    return {
+        "linestyle": "none",
+        "marker": MODE_MARKER["paper"],
+        "markersize": 14,
+        "markerfacecolor": "none",
+        "markeredgewidth": 1.6,
+        "color": arm_colour(value.arm),
+        "label": f"{value.arm}, paper {value.figure} ({value.confidence}): {value.text()}",
+    }
 
 
 def arm_handles(arms: list[str]) -> list[Patch]:

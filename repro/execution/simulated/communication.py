@@ -65,6 +65,16 @@ def all_to_all(
     return by_world(_ALL_TO_ALL_LATENCY, world) + max(network, nvlink_bytes / cluster.nvlink_bandwidth)
 
 
+def all_to_all_equal(cluster: Cluster, world: int, *, buffer_bytes: float, carrier: Carrier = "process_group") -> float:
+    """AllToAll with equal parts for all peers, seconds.
+
+    Args:
+        buffer_bytes: most bytes any rank sends to or receives from all ranks, its own part included.
+    """
+    nic, nvlink = all_to_all_split(cluster, world)
+    return all_to_all(cluster, world, nic_bytes=nic * buffer_bytes, nvlink_bytes=nvlink * buffer_bytes, carrier=carrier)
+
+
 def all_gather(cluster: Cluster, world: int, *, total_bytes: float, carrier: Carrier = "process_group") -> float:
     """AllGather of `total_bytes` (all ranks' shares together): the better of the low-latency protocol, which has a
     quarter of the bandwidth, and NCCL's ring; or the host ring."""

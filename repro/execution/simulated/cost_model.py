@@ -196,14 +196,8 @@ def _embedding_exchange(config: RunConfig, cluster: Cluster, batch: GlobalBatch)
     splits_R = np.full(world, world * (batch.uih_features + batch.candidate_features) * _LENGTH_BYTES)
 
     def seconds(op: Op, buffer_R: np.ndarray) -> float:
-        nic, nvlink = communication.all_to_all_split(cluster, world)
-        largest = float(buffer_R.max())
-        return communication.all_to_all(
-            cluster,
-            world,
-            nic_bytes=nic * largest,
-            nvlink_bytes=nvlink * largest,
-            carrier=carrier_of(config.arm, op),
+        return communication.all_to_all_equal(
+            cluster, world, buffer_bytes=float(buffer_R.max()), carrier=carrier_of(config.arm, op)
         )
 
     return {

@@ -109,14 +109,9 @@ def _moves(config: RunConfig, rows: StepRows) -> Moves:
 
 def _transfer(op: Op, config: RunConfig, cluster: Cluster, out_R: np.ndarray, in_R: np.ndarray) -> float:
     """AllToAll with equal parts for all peers, at the pace of the rank that sends or receives most."""
-    nic, nvlink = communication.all_to_all_split(cluster, config.gpus)
     largest = float(max(out_R.max(), in_R.max()))
-    return communication.all_to_all(
-        cluster,
-        config.gpus,
-        nic_bytes=nic * largest,
-        nvlink_bytes=nvlink * largest,
-        carrier=carrier_of(config.arm, op),
+    return communication.all_to_all_equal(
+        cluster, config.gpus, buffer_bytes=largest, carrier=carrier_of(config.arm, op)
     )
 
 

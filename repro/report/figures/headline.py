@@ -14,7 +14,7 @@ from repro.report.comparison import BASELINE, Group, by_setting, ratio_to_baseli
 from repro.report.figures.ledger import KINDS, kind_shares
 from repro.report.published import PaperValue
 from repro.report.shares import techniques
-from repro.report.style import INK, MODE_HATCH, MODE_MARKER, WIDTH, arm_colour, bar_style, styled
+from repro.report.style import INK, MODE_HATCH, WIDTH, bar_style, paper_style, styled
 from repro.tracking.record import RunRecord
 
 METRIC = "exposed_comm_ms"
@@ -90,17 +90,9 @@ def _draw_changes(axes: Axes, group: Group, mode: str, published: Sequence[Paper
                       fontsize=8, bbox=box if found < -15 else None)  # fmt: skip
     for value in published:
         if value.metric == CHANGE and value.arm in arms:
-            axes.plot(
-                value.value,
-                arms.index(value.arm),
-                linestyle="none",
-                marker=MODE_MARKER["paper"],
-                markersize=14,
-                markerfacecolor="white",
-                markeredgewidth=1.6,
-                color=arm_colour(value.arm),
-                label=f"{value.arm}, paper, {value.figure} ({value.confidence}): {value.text()}",
-            )
+            label = f"{value.arm}, paper, {value.figure} ({value.confidence}): {value.text()}"
+            style = paper_style(value) | {"markerfacecolor": "white", "label": label}
+            axes.plot(value.value, arms.index(value.arm), **style)
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), fontsize=8)
     axes.set_title(f"{mode}: exposed communication")
     axes.set_xlabel(f"change against {BASELINE}, %")

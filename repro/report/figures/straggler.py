@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from repro.errors import InputError
 from repro.report.comparison import Spread, arm_key, by_setting, events, spread
 from repro.report.published import PaperValue
-from repro.report.style import ARM_LINE, MODE_MARKER, WIDTH, arm_colour, styled
+from repro.report.style import ARM_LINE, MODE_MARKER, WIDTH, arm_colour, paper_style, styled
 from repro.tracking.record import RunRecord
 
 METRIC = "straggler_pct"
@@ -81,15 +81,7 @@ def _draw_curve(axes: Axes, arm: str, mode: str, curve: Curve) -> None:
 
 def _draw_published(axes: Axes, value: PaperValue) -> None:
     assert value.max_uih is not None
-    marker = {">": "^", "<": "v"}.get(value.relation, MODE_MARKER["paper"])
-    axes.plot(
-        value.max_uih,
-        value.value,
-        linestyle="none",
-        marker=marker,
-        markersize=9 if value.is_bound else 14,
-        markerfacecolor="none",
-        markeredgewidth=1.6,
-        color=arm_colour(value.arm),
-        label=f"{value.arm}, paper {value.figure} ({value.confidence}): {value.text()}",
-    )
+    style = paper_style(value)
+    if value.is_bound:
+        style |= {"marker": {">": "^", "<": "v"}[value.relation], "markersize": 9}
+    axes.plot(value.max_uih, value.value, **style)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from repro.errors import InputError
 from repro.report.comparison import Setting, Spread, arm_key, by_setting, events, spread
 from repro.report.published import PaperValue
-from repro.report.style import ARM_LINE, ARM_MARKER, MODE_MARKER, WIDTH, arm_colour, styled
+from repro.report.style import ARM_LINE, ARM_MARKER, WIDTH, arm_colour, paper_style, styled
 from repro.tracking.record import RunRecord
 
 Knob = Literal["gpus", "batch", "max_uih"]
@@ -116,17 +116,7 @@ def draw_paper_points(axes: Axes, values: Sequence[PaperValue], knob: Knob) -> N
     for value in values:
         at = getattr(value, knob)
         if at is not None:
-            axes.plot(
-                at,
-                value.value,
-                linestyle="none",
-                marker=MODE_MARKER["paper"],
-                markersize=14,
-                markerfacecolor="none",
-                markeredgewidth=1.6,
-                color=arm_colour(value.arm),
-                label=f"{value.arm}, paper {value.figure} ({value.confidence}): {value.text()}",
-            )
+            axes.plot(at, value.value, **paper_style(value))
 
 
 def legend_above(figure: Figure, *panels: Axes, columns: int = 3) -> None:

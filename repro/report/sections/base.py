@@ -9,16 +9,16 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from repro.report.comparison import BASELINE, Group, Setting, by_setting
+from repro.report.published import PaperValue
 from repro.report.style import SavedFigure, save_figure
 from repro.tracking.record import RunRecord
 
 BALANCED = "balance"
 FULL = "freescale"
-RING_NOTE = (
+_RING_NOTE = (
     " freescale sends the rows that a step waits for over the host-staged ring, too. By itself that is slower than "
     "NCCL, most of all inside a node, where it leaves NVLink unused; section The headline has the arm that does not."
 )
-"""For captions of simulated runs of `FULL`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,17 @@ class Section:
     def was_run(self) -> bool:
         """Whether the section has anything to show."""
         return bool(self.illustrations)
+
+
+def paper_text(published: Sequence[PaperValue], experiment: str, metric: str) -> str:
+    """The published values of a metric, with arms and confidence marks; empty where there is none."""
+    values = (value for value in published if value.experiment == experiment and value.metric == metric)
+    return ", ".join(f"{value.text()} with {value.arm} ({value.confidence})" for value in values)
+
+
+def ring_note(runs: Sequence[RunRecord]) -> str:
+    """What a caption of simulated runs adds if `FULL` is among them; else nothing."""
+    return _RING_NOTE if any(run.config.arm.name == FULL for run in runs) else ""
 
 
 def runs_of(records: Sequence[RunRecord], experiment: str) -> list[RunRecord]:

@@ -10,8 +10,6 @@ from repro.report.figures import ablation_bars
 from repro.report.published import PaperValue
 from repro.report.sections.base import (
     BALANCED,
-    FULL,
-    RING_NOTE,
     Section,
     Table,
     answer_by_mode,
@@ -19,6 +17,7 @@ from repro.report.sections.base import (
     illustrate,
     modes_of,
     not_run,
+    ring_note,
     runs_of,
 )
 from repro.tracking.record import RunRecord
@@ -49,9 +48,8 @@ def ladder_section(records: Sequence[RunRecord], published: Sequence[PaperValue]
     caption = (
         f"{modes_of(runs)}; outlined bars are the paper's own values (confidence mark in brackets). Every ratio is to "
         f"{BASELINE} of the same mode, data set and world size. Milliseconds compare within one setting only."
+        + ring_note(runs)
     )
-    if any(run.config.arm.name == FULL for run in runs):
-        caption += RING_NOTE
     return Section(
         anchor="ladder",
         title="The ablation ladder",

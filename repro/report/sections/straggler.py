@@ -9,7 +9,7 @@ from repro.report.comparison import events
 from repro.report.figures import straggler_against_uih
 from repro.report.figures.straggler import straggler_curves
 from repro.report.published import PaperValue
-from repro.report.sections.base import Section, Table, commands, illustrate, not_run, runs_of, sentence_of
+from repro.report.sections.base import Section, Table, commands, illustrate, not_run, paper_text, runs_of, sentence_of
 from repro.tracking.record import RunRecord
 
 
@@ -30,8 +30,7 @@ def straggler_section(records: Sequence[RunRecord], published: Sequence[PaperVal
             f"{curve[caps[-1]].mean:.1f} % with {arm}" for arm, curve in panel.items() if caps[-1] in curve
         )
         sentences.append(f"{mode}, {gpus} GPUs, {dataset}: at max UIH {events(caps[-1])} it is {ends}")
-    near = [value for value in published if value.experiment == "fig08a" and value.metric == "straggler_pct"]
-    paper = ", ".join(f"{value.text()} with {value.arm} ({value.confidence})" for value in near)
+    paper = paper_text(published, "fig08a", "straggler_pct")
     arms = tuple(dict.fromkeys(arm for panel in curves.values() for arm in panel))
     return Section(
         anchor="straggler",

@@ -8,7 +8,17 @@ from pathlib import Path
 from repro.report.comparison import BASELINE, Group, by_setting, ratio_to_baseline, spread
 from repro.report.figures import ablation_bars
 from repro.report.published import PaperValue
-from repro.report.sections.base import Section, Table, commands, illustrate, modes_of, not_run, runs_of, sentence_of
+from repro.report.sections.base import (
+    Section,
+    Table,
+    commands,
+    illustrate,
+    modes_of,
+    not_run,
+    paper_text,
+    runs_of,
+    sentence_of,
+)
 from repro.tracking.record import RunRecord
 
 _METRIC = "straggler_pct"
@@ -28,8 +38,7 @@ def stragglers_section(records: Sequence[RunRecord], published: Sequence[PaperVa
     if not runs:
         return not_run("stragglers", title, question, "repro run stragglers")
     groups = by_setting(runs)
-    near = [value for value in published if value.experiment == "fig08a" and value.metric == _METRIC]
-    paper = ", ".join(f"{value.text()} with {value.arm} ({value.confidence})" for value in near)
+    paper = paper_text(published, "fig08a", _METRIC)
     clauses = [f"{setting.text()}: {_says(group)}" for setting, group in groups.items()]
     return Section(
         anchor="stragglers",

@@ -10,13 +10,12 @@ from repro.report.figures import along
 from repro.report.figures.sweep import Curve, Panel, sweep_panels
 from repro.report.published import PaperValue
 from repro.report.sections.base import (
-    FULL,
-    RING_NOTE,
     Section,
     Table,
     commands,
     illustrate,
     not_run,
+    ring_note,
     runs_of,
     sentence_of,
 )
@@ -54,7 +53,7 @@ def throughput_section(records: Sequence[RunRecord], published: Sequence[PaperVa
                 "throughput",
                 "Simulated. The gain of balance+priority holds deduplication as well as priority (the section before "
                 "tells them apart), at the collision rate of the data set, which grows with the global batch."
-                + (RING_NOTE if any(run.config.arm.name == FULL for run in runs) else ""),
+                + ring_note(runs),
             ),
         ),
         table=Table(
